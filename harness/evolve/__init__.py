@@ -1,0 +1,1 @@
+"""Harness evolution: records, parts, one engine."""

@@ -1,0 +1,81 @@
+"""The processor protocol: one behaviour, a method a hook, each a generator over that hook's event.
+
+A processor subclasses `Processor`, states its parameters as pydantic fields (frozen, unknown
+names refused) and defines a method named like each hook that it uses:
+
+    class HistoryWindow(Processor):
+        kind = "context_mgmt"
+        singleton_group = "history_window"
+        turns: int = Field(4, ge=1)
+
+        def step_start(self, event, ctx):
+            yield dataclasses.replace(event, history=event.history[-2 * self.turns :])
+
+The method is a generator or an async generator. `yield event` passes, `yield replace(event, …)`
+transforms, several yields split, no yield intercepts (the hook's action does not happen), and
+`raise Interrupt(reason)` ends the loop. State of an episode lives in `ctx.state` only: the
+processor object itself is frozen and shared.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from harness.events import TaskView
+from harness.host import Host
+
+PRE, NORMAL, POST = 0, 50, 100
+
+
+class Interrupt(Exception):
+    """Raised by a processor to end the run: `status` as in runloop.RunResult (default completed)."""
+
+    def __init__(self, reason: str, status: str = "completed") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.status = status
+
+
+@dataclass(slots=True)
+class Context:
+    """What a processor sees besides its event.
+
+    task: the task as the harness may see it. state: this component's own dict for this episode.
+    shared: a dict of the episode for all components (documented keys only). rng: seeded by the
+    episode. files: the bundle's own files, path -> bytes, read-only. host: model and tool calls
+    (a sub-agent, a self-check); every call is counted against the episode's budgets.
+    """
+
+    task: TaskView
+    component: str
+    rng: random.Random
+    host: Host
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+    shared: dict[str, Any] = field(default_factory=dict)
+
+
+class Processor(BaseModel):
+    """Base of every processor. Subclasses add fields (parameters) and hook methods.
+
+    kind: the component kind that edits of it count as (see harness.bundle.KINDS).
+    singleton_group: at most one processor of a group in a bundle; `replace` works by group.
+    order: PRE 0 · NORMAL 50 · POST 100, lower runs first; the manifest may override it.
+    after: singleton groups or component ids that run before this one where present (soft).
+    needs: what must be there (a tool name, another group); checked when a bundle is built.
+    dimension: D1–D9 of HarnessX §3, for docs and reports.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: ClassVar[str] = "processor"
+    singleton_group: ClassVar[str | None] = None
+    order: ClassVar[int] = NORMAL
+    after: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[tuple[str, ...]] = ()
+    dimension: ClassVar[str] = "D7"

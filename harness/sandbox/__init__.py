@@ -1,0 +1,1 @@
+"""The harness process: protocol, launcher, limits."""

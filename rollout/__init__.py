@@ -1,0 +1,1 @@
+"""(task, harness, policy) -> trajectory."""
