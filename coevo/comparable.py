@@ -1,0 +1,90 @@
+"""Whether runs answer the same question: the same environment, seeds and held-out episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coevo.runs import Run
+
+SAME_KEYS = ("environment", "evaluation.splits", "rollout.max_steps")
+"""Config keys (or sections) that decide what was asked: runs that are compared must agree in them."""
+
+OWN_KEYS = frozenset({"name", "mode", "seed", "runs_dir"})
+"""Config keys in which runs differ by being different runs; no note is made of them."""
+
+
+class NotComparableError(ValueError):
+    """Runs whose results answer different questions; the message names the difference."""
+
+
+def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
+    """A nested mapping as {dotted path: leaf}; lists are leaves, and an empty config has none."""
+    if not isinstance(config, Mapping) or not config:
+        return {prefix: config} if prefix else {}
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat.update(flatten(value, f"{prefix}.{key}" if prefix else str(key)))
+    return flat
+
+
+def check_comparable(groups: Sequence[tuple[str, str, tuple[Run, ...]]]) -> None:
+    runs = [run for _, _, group in groups for run in group]
+    flat = {id(run): flatten(run.config) for run in runs}
+    for run in runs[1:]:
+        for key, left, right in differing(flat[id(runs[0])], flat[id(run)]):
+            if any(key == same or key.startswith(f"{same}.") for same in SAME_KEYS):
+                raise NotComparableError(
+                    f"{runs[0].name} and {run.name} cannot be compared: {key} is {left!r} in the "
+                    f"first and {right!r} in the second"
+                )
+    first_key, _, first_group = groups[0]
+    seeds = {run.seed for run in first_group}
+    for key, _, group in groups[1:]:
+        if {run.seed for run in group} != seeds:
+            raise NotComparableError(
+                f"arms {first_key} and {key} cannot be compared: their run seeds are "
+                f"{_listed(seeds)} and {_listed({run.seed for run in group})}; give the same seeds "
+                "of each"
+            )
+    for seed in seeds:
+        same = [run for run in runs if run.seed == seed and run.last is not None]
+        for i, run in enumerate(same):
+            for other in same[:i]:
+                _check_episodes(other, run)
+
+
+def differing(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Keys of two flat configs with other values; none when either could not be read."""
+    if not left or not right:
+        return []
+    keys = sorted(left.keys() | right.keys())
+    return [(k, left.get(k), right.get(k)) for k in keys if left.get(k) != right.get(k)]
+
+
+def _faced(run: Run) -> set[tuple[str, int]]:
+    return {(e.task_id, e.seed) for e in run.last.episodes} if run.last is not None else set()
+
+
+def _check_episodes(a: Run, b: Run) -> None:
+    """Refuse two last evaluations unless one holds all episodes of the other.
+
+    A run still going, or stopped early, may have faced a part of what a finished one ends on.
+    """
+    left, right = _faced(a), _faced(b)
+    only_left, only_right = sorted(left - right), sorted(right - left)
+    if only_left and only_right:
+        raise NotComparableError(
+            f"{a.name} and {b.name} cannot be compared: of their last held-out episodes "
+            f"{len(only_left)} are in the first alone, such as {_episode(only_left[0])}, and "
+            f"{len(only_right)} in the second alone, such as {_episode(only_right[0])}; expected "
+            "the same tasks and seeds"
+        )
+
+
+def _episode(key: tuple[str, int]) -> str:
+    return f"task {key[0]} with seed {key[1]}"
+
+
+def _listed(seeds: set[int | None]) -> str:
+    return ", ".join(str(s) for s in sorted(seeds, key=lambda s: (s is None, s)))

@@ -1,0 +1,129 @@
+"""The evolution phase of a round: the recipe's engine over rollouts on the round's own policy."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from coevo.config import RunConfig
+from coevo.evidence import evidence, task_key, write_traces
+from coevo.live import LiveTable
+from coevo.rollouts import TaskSource, episode_specs, tokens_of
+from coevo.rundir import RunDir, write_json
+from coevo.stack import Stack
+from harness.evolve.engine import evolve
+from harness.evolve.journal import Journal, digest
+from harness.evolve.parts import NEEDS
+from harness.evolve.recipe import check_needs, load_recipe
+from harness.evolve.records import Episode, EvalRequest
+from harness.evolve.state import CandidateReport, EvolutionState
+from harness.store import Store
+from rollout.buffer import ReplayBuffer
+from rollout.trajectory import Role
+
+AVAILABLE = frozenset(NEEDS) - {"llm", "embeddings"}
+"""What this loop gives to a recipe's parts."""
+
+
+class EvolutionAborted(RuntimeError):
+    """Infrastructure errors left no verdict; the run stops and the round is done again on resume."""
+
+
+class Evolver:
+    """Runs `config.evolution.recipe`, refused here before anything is spent where it cannot run."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        config: RunConfig,
+        stack: Stack,
+        store: Store,
+        buffer: ReplayBuffer,
+        tasks: TaskSource,
+        live: LiveTable,
+    ) -> None:
+        self.run, self.config, self.stack, self.store = run, config, stack, store
+        self.buffer, self.tasks, self.live = buffer, tasks, live
+        self.recipe, self.parts = load_recipe(config.evolution.recipe if config.evolves else "none")
+        check_needs(self.recipe, self.parts, AVAILABLE)
+
+    async def evolve(
+        self, number: int, state: EvolutionState, version: int, episodes: Sequence[Episode]
+    ) -> dict[str, Any]:
+        """One round: verdicts on disk, candidates in the store, their rollouts in the buffer."""
+        settings = self.config.evolution
+        if number < settings.start or (number - settings.start) % settings.every:
+            return _result(state.at(number + 1), {"outcome": "off", "reason": "not this round"})
+        tasks = {task_key(t.id): t for t in self.tasks.batch(number, self.config.tasks.per_round)}
+
+        async def evaluate(request: EvalRequest) -> list[Episode]:
+            name = f"{request.purpose}-{request.draw}-{digest(request.inputs())[:8]}"
+            for bundle in request.bundles:
+                self.store.put(bundle)
+            harnesses: list[tuple[str, Role]] = [
+                (b.id, "incumbent" if b.id == state.incumbent.id else "candidate")
+                for b in request.bundles
+            ]
+            specs = episode_specs(
+                self.config.seed, f"{number:04d}/{name}", number, [tasks[k] for k in request.tasks],
+                harnesses, version, request.repeats,
+                f"round {number}/{request.purpose}/{request.draw}",
+            )  # fmt: skip
+            self.live.start("evolve", len(specs))
+            results = await self.stack.pool.run(
+                specs, self.run.bundles, "full", lambda _: self.live.advance("evolve")
+            )
+            self.live.finish("evolve")
+            path = self.run.traces(number, name)
+            write_traces(path, results)
+            self.buffer.append(number, name, [r.trajectory for r in results])
+            ref = path.relative_to(self.run.path)
+            return [
+                evidence(r, s.task.view.instruction, f"{ref}#{s.id}")
+                for s, r in zip(specs, results, strict=True)
+            ]
+
+        directory = self.run.evolution(number)
+        result = await evolve(
+            self.recipe,
+            self.parts,
+            state.at(number),
+            episodes,
+            evaluate,
+            Journal(directory / "journal.jsonl"),
+            random.Random(f"{self.config.seed}/evolve/{number}"),
+            deny=[t.view.instruction for t in tasks.values()],
+        )
+        if result.outcome == "aborted":
+            raise EvolutionAborted(f"round {number}: {result.reason}")
+        for report in result.candidates:
+            self._keep(number, report)
+        write_json(directory / "verdicts.json", result.to_json())
+        self.store.put(result.incumbent)
+        rolled = [
+            t
+            for part in self.buffer.parts(number)
+            if part != "incumbent"
+            for t in self.buffer.trajectories(number, part)
+        ]
+        return _result(result.state, result.summary(), tokens_of(rolled))
+
+    def _keep(self, number: int, report: CandidateReport) -> None:
+        """A candidate's bundle and its line of the lineage, once."""
+        candidate = report.candidate
+        self.store.add(
+            candidate.bundle,
+            parents=(candidate.parent,),
+            edits=candidate.edits,
+            source=candidate.source,
+            round=number,
+            verdict=report.verdict.decision,
+            note="; ".join(report.verdict.reasons)[:500],
+        )
+
+
+def _result(
+    state: EvolutionState, summary: dict[str, Any], tokens: Sequence[int] = (0, 0)
+) -> dict[str, Any]:
+    return {"state": state.to_json(), "summary": summary, "tokens": list(tokens)}

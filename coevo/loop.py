@@ -1,0 +1,275 @@
+"""The loop: roll out, evolve the harness and train the model on the same buffer, measure, commit.
+
+Source: HarnessX §5.1, with the held-out measurement added. Round t: measure (M_t, H_t) on sealed
+tasks; roll (M_t, H_t) out; evolve H_t and train M_t side by side on what the buffer holds then;
+publish M_{t+1}; commit. Every phase is journaled with its inputs, so a killed run goes through the
+journal and continues where it stopped, to the same result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from coevo.config import RunConfig
+from coevo.evaluation import Evaluator
+from coevo.evidence import evidence, write_traces
+from coevo.evolving import Evolver
+from coevo.live import LiveTable
+from coevo.metrics import MetricsLog, TensorBoard
+from coevo.records import (
+    BufferStats,
+    EvolutionRecord,
+    EvolveResult,
+    Measured,
+    RoundRecord,
+    SplitResult,
+    Staleness,
+    Summary,
+    Tokens,
+    TrainRecord,
+    Wall,
+)
+from coevo.rollouts import TaskSource, episode_specs, tokens_of
+from coevo.rundir import RunDir, write_json
+from coevo.stack import Stack
+from coevo.training import Learner
+from harness.bundle import load
+from harness.evolve.journal import Journal
+from harness.evolve.records import Episode, decode, encode
+from harness.evolve.state import EvolutionState
+from harness.store import Store
+from rollout.buffer import ReplayBuffer
+from rollout.episode import EpisodeResult
+
+
+class Loop:
+    """One run over a started `Stack`. The run directory must be held (`with RunDir`)."""
+
+    def __init__(self, run: RunDir, config: RunConfig, stack: Stack, live: LiveTable) -> None:
+        stack.check_fits(config)
+        self.run, self.config, self.stack, self.live = run, config, stack, live
+        self.tasks = TaskSource(config.environment, config.seed)
+        self.store = Store(run.store)
+        self.buffer = ReplayBuffer(run.path, config.buffer.window, config.buffer.max_trajectories)
+        self.journal = Journal(run.path / "journal.jsonl")
+        self.evaluator = Evaluator(run, config, stack, self.tasks, live)
+        self.evolver = Evolver(run, config, stack, self.store, self.buffer, self.tasks, live)
+        self.learner = Learner(run, config, stack, self.buffer, live)
+        self.state = self._first_state()
+        self.version = 0
+        self.fingerprint = stack.base_fingerprint
+        self.served: int | None = None
+
+    def _first_state(self) -> EvolutionState:
+        first = load(self.config.harness.bundle)
+        if first.id not in self.store:
+            self.store.add(first, source="seed", round=0, note="H0")
+        if self.store.pointer("incumbent") is None:
+            self.store.move("incumbent", first.id, round=0)
+        return EvolutionState.start(first)
+
+    async def go(self) -> Summary:
+        """All rounds that are left, then the last measurement."""
+        rounds: list[RoundRecord] = []
+        with MetricsLog(self.run.path / "metrics.jsonl") as log:
+            board = TensorBoard(self.run.path / "tensorboard")
+            try:
+                for number in range(self.config.rounds):
+                    record = await self.round(number)
+                    if log.append(record):
+                        board.write(record)
+                    self.live.add(record)
+                    rounds.append(record)
+                last = await self._measure(self.config.rounds)
+            finally:
+                board.close()
+                self.learner.close()
+        summary = self._summary(rounds, last)
+        write_json(self.run.path / "summary.json", summary.to_json())
+        return summary
+
+    async def round(self, number: int) -> RoundRecord:
+        """One round, each phase once."""
+        harness_id, version = self.state.incumbent.id, self.version
+        measured = await self._measure(number)
+        rolled = await self._phase(f"{number}/rollout", [harness_id, version], self._roll, number)
+        episodes = [decode(Episode, item) for item in rolled["episodes"]]
+        evolved, trained = await self._both(
+            self._phase(
+                f"{number}/evolve", [harness_id, version], self.evolver.evolve, number, self.state,
+                version, episodes,
+            ),
+            self._phase(
+                f"{number}/train", [harness_id, version], self.learner.train, number, version
+            ),
+        )  # fmt: skip
+        self.state = EvolutionState.from_json(evolved["state"], self.store.get)
+        if self.store.pointer("incumbent") != self.state.incumbent.id:
+            self.store.move("incumbent", self.state.incumbent.id, round=number)
+        published: dict[str, Any] = {"wall": 0.0}
+        if trained["version"] != version:
+            self.version, self.fingerprint = trained["version"], trained["fingerprint"]
+            published = await self._phase(
+                f"{number}/publish", [self.version, self.fingerprint],
+                self.learner.check_probe, trained["probe"], trained["probe_logprobs"],
+            )  # fmt: skip
+        stats = self.buffer.stats(number, version)
+        record = RoundRecord(
+            round=number,
+            mode=self.config.mode,
+            harness_id=harness_id,
+            policy_version=version,
+            evolve=EvolveResult(**rolled["evolve"]),
+            tokens=Tokens(
+                prompt=rolled["tokens"][0] + evolved["tokens"][0] + measured["tokens"][0],
+                sampled=rolled["tokens"][1] + evolved["tokens"][1] + measured["tokens"][1],
+            ),
+            staleness=Staleness(**trained["staleness"]),
+            harness_mix=dict(stats.harness_mix),
+            buffer=BufferStats(
+                rounds=stats.rounds,
+                trajectories=stats.trajectories,
+                segments=stats.segments,
+                bytes=stats.bytes,
+            ),
+            evolution=EvolutionRecord(**evolved["summary"]),
+            train=TrainRecord(**trained["metrics"], probe_max_abs=published.get("probe_max_abs"))
+            if trained["metrics"]
+            else None,
+            wall=Wall(
+                rollout=rolled["wall"],
+                evolve=evolved["wall"],
+                train=trained["wall"],
+                publish=published["wall"],
+                heldout=measured["wall"],
+                total=rolled["wall"]
+                + max(evolved["wall"], trained["wall"])
+                + published["wall"]
+                + measured["wall"],
+            ),
+            **{split: SplitResult(**value) for split, value in measured["splits"].items()},
+        )
+        write_json(
+            self.run.path / "state.json",
+            {
+                "schema": 1,
+                "round": number + 1,
+                "harness_id": self.state.incumbent.id,
+                "policy_version": self.version,
+            },
+        )
+        self._forget_checkpoints()
+        return record
+
+    # --- phases ---
+
+    async def _phase(self, key: str, inputs: Any, compute: Any, *args: Any) -> dict[str, Any]:
+        """A journaled phase: its JSON result, computed once.
+
+        Before the first one that is computed, and after each new policy, the engine gets the
+        weights that the journal speaks of.
+        """
+
+        async def run() -> dict[str, Any]:
+            began = time.monotonic()
+            await self._serve()
+            result: dict[str, Any] = await compute(*args)
+            return {**result, "wall": time.monotonic() - began}
+
+        found: dict[str, Any] = await self.journal.once(key, inputs, run)
+        return found
+
+    @staticmethod
+    async def _both(first: Any, second: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Both phases; where one fails, the other is not left running."""
+        async with asyncio.TaskGroup() as group:
+            a, b = group.create_task(first), group.create_task(second)
+        return a.result(), b.result()
+
+    async def _measure(self, number: int) -> dict[str, Any]:
+        pair = [self.state.incumbent.id, self.version]
+        first_or_last = number in (0, self.config.rounds)
+        if not first_or_last and number % self.config.evaluation.every:
+            return {"splits": {}, "tokens": [0, 0], "wall": 0.0}
+        return await self._phase(
+            f"{number}/measure", pair, self.evaluator.measure, number, *pair, first_or_last
+        )
+
+    async def _roll(self, number: int) -> dict[str, Any]:
+        config = self.config
+        tasks = self.tasks.batch(number, config.tasks.per_round)
+        specs = episode_specs(
+            config.seed, f"{number:04d}/incumbent", number, tasks,
+            [(self.state.incumbent.id, "incumbent")], self.version, config.tasks.samples,
+            f"round {number}",
+        )  # fmt: skip
+        self.live.start("rollout", len(specs))
+        results = await self.stack.pool.run(
+            specs, self.run.bundles, "full", lambda _: self.live.advance("rollout")
+        )
+        self.live.finish("rollout")
+        trajectories = [r.trajectory for r in results]
+        self.buffer.append(number, "incumbent", trajectories)
+        path = self.run.traces(number, "incumbent")
+        write_traces(path, results)
+        instructions = {task.id: task.view.instruction for task in tasks}
+        scored = [t for t in trajectories if t.scored]
+        return {
+            "evolve": {
+                "n": len(scored),
+                "success": _mean([t.success for t in scored]),
+                "reward": _mean([t.reward for t in scored]),
+            },
+            "tokens": tokens_of(trajectories),
+            "episodes": [
+                encode(evidence(r, instructions[r.trajectory.task_id], _ref(self.run, r, path)))
+                for r in results
+            ],
+        }
+
+    async def _serve(self) -> None:
+        if self.served == self.version:
+            return
+        if self.version == 0:
+            await self.stack.serve_base()
+        else:
+            weights = self.run.weights(self.version)
+            await self.stack.engine.update(str(weights), self.version, self.fingerprint)
+        self.served = self.version
+
+    # --- the end ---
+
+    def _forget_checkpoints(self) -> None:
+        """Keep the newest trainer state and the one before it; weights are small and stay."""
+        root = self.run.path / "trainer"
+        for old in sorted(p for p in root.glob("[0-9]*") if p.is_dir())[:-2]:
+            shutil.rmtree(old)
+
+    def _summary(self, rounds: Sequence[RoundRecord], last: dict[str, Any]) -> Summary:
+        first = rounds[0]
+        return Summary(
+            name=self.config.name,
+            arm=self.config.mode,
+            mode=self.config.mode,
+            seed=self.config.seed,
+            rounds=len(rounds),
+            initial=Measured(heldout=first.heldout, valid_seen=first.valid_seen, ood=first.ood),
+            final=Measured(**{k: SplitResult(**v) for k, v in last["splits"].items()}),
+            wall_s=sum(r.wall.total for r in rounds) + last["wall"],
+            tokens=Tokens(
+                prompt=sum(r.tokens.prompt for r in rounds) + last["tokens"][0],
+                sampled=sum(r.tokens.sampled for r in rounds) + last["tokens"][1],
+            ),
+        )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _ref(run: RunDir, result: EpisodeResult, path: Any) -> str:
+    return f"{path.relative_to(run.path)}#{result.trajectory.id}"

@@ -1,0 +1,211 @@
+"use strict";
+// The sections of the report, from the JSON object embedded in the page.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const arms = data.arms;
+const byKey = Object.fromEntries(arms.map((arm) => [arm.key, arm]));
+const short = (id) => h("code", { class: "id", title: id }, id.slice(0, 8));
+const range = (pair) => `${points(pair.mean)} points [${points(pair.lo)}, ${points(pair.hi)}]`;
+const CONCLUSIONS = {
+  "above": ["good", "▲ above"], "below": ["bad", "▼ below"],
+  "within noise": ["flat", "≈ within noise"], "too few tasks": ["flat", "? too few tasks"],
+};
+const conclusion = (pair, of = "") => {
+  const [kind, text] = CONCLUSIONS[pair.conclusion];
+  return h("span", { class: `badge ${kind}` }, of ? `${text}${pair.conclusion === "within noise" ? " of" : ""} ${of}` : text);
+};
+
+function section(id, title, lead, ...children) {
+  if (!children.flat(Infinity).some(Boolean)) return;
+  document.getElementById("main").append(
+    h("section", { id, "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, title), h("p", { class: "lead" }, lead), children));
+  document.getElementById("nav").append(h("a", { href: `#${id}` }, title));
+}
+const panel = (title, sub, ...children) => h("div", {}, h("h3", {}, title), sub && h("p", { class: "sub" }, sub), children);
+const runTitle = (arm, run) => (arm.runs.length > 1 ? `${arm.label}, seed ${run.seed}` : arm.label);
+const eachRun = (make) => arms.flatMap((arm) => arm.runs.map((run) => make(arm, run))).filter(Boolean);
+
+function cards() {
+  const reference = byKey[data.reference];
+  document.getElementById("cards").append(...arms.map((arm) => {
+    const pair = data.pairs.find((p) => p.a === arm.key && p.b === data.reference);
+    const last = arm.final;
+    return h("div", { class: "card", style: `--c:${armColour(arm.slot)}` },
+      h("h3", {}, arm.label, arm.finished ? "" : " (unfinished)"),
+      h("p", { class: "big" }, last ? pct(last.success) : "–"),
+      h("p", { class: "small" }, last ? `${last.successes} of ${last.n} · 95%: ${(100 * last.lo).toFixed(1)}–${(100 * last.hi).toFixed(1)}` : "not evaluated"),
+      h("p", { class: "small" }, arm.initial && arm.gain ? `started at ${pct(arm.initial.success)}` : "one evaluation"),
+      pair ? conclusion(pair, reference.label.toLowerCase())
+        : arms.length > 1 && h("span", { class: "badge flat" }, "reference"));
+  }));
+}
+
+function curves() {
+  const line = (curve) => Object.entries(curve).filter(([, r]) => r && known(r.success))
+    .map(([round, r]) => ({ x: +round, y: r.success, lo: r.lo, hi: r.hi, text: `${interval(r)}, n=${r.n}` }));
+  const shown = arms.filter((arm) => line(arm.curve).length);
+  if (!shown.length) return;
+  const pooled = shown.map((arm) => ({ label: arm.label, slot: arm.slot, points: line(arm.curve) }));
+  const single = shown.filter((arm) => arm.runs.length > 1).flatMap((arm) => arm.runs.map((run) =>
+    ({ label: "", slot: arm.slot, faint: true, points: line(run.heldout).map(({ x, y }) => ({ x, y })) })));
+  const all = pooled.flatMap((one) => one.points);
+  const lo = Math.max(0, Math.floor(Math.min(...all.map((p) => p.lo)) * 10) / 10);
+  const hi = Math.min(1, Math.ceil(Math.max(...all.map((p) => p.hi)) * 10) / 10);
+  const practice = shown.map((arm) => ({ label: arm.label, slot: arm.slot, points: arm.runs[0].rounds.filter((r) => known(r.evolve.success))
+    .map((r) => ({ x: r.round, y: r.evolve.success, text: `${pct(r.evolve.success)}, n=${r.evolve.n}` })) })).filter((one) => one.points.length);
+  section("heldout", "Held-out success",
+    `Share of held-out episodes solved at each round. Bands are 95% Wilson intervals of the rate alone; for a difference between arms read the paired intervals below${single.length ? ". Thin lines are single seeds" : ""}.`,
+    armLegend(shown),
+    lineChart({ label: "Held-out success by round", series: [...single, ...pooled], format: (v) => pct(v, 0), domain: [lo, hi], height: 340, names: true }),
+    practice.length ? h("details", {}, h("summary", {}, "Success on the tasks it learns from"),
+      h("p", { class: "note" }, `Other tasks each round, so that this curve is noisier and no measure of the result${arms.some((a) => a.runs.length > 1) ? "; first seed of each arm" : ""}.`),
+      lineChart({ label: "Success on evolve tasks by round", series: practice, format: (v) => pct(v, 0), domain: [0, 1], height: 220 })) : null);
+}
+
+function comparison() {
+  const cost = (arm) => {
+    const gained = arm.gain && arm.gain.conclusion === "above" ? arm.gain.mean * 100 : 0;
+    return gained ? `${number((arm.tokens.prompt + arm.tokens.sampled) / gained)}` : "–";
+  };
+  const rows = arms.map((arm) => [
+    arm.label, arm.runs.length, interval(arm.initial), interval(arm.final),
+    arm.gain ? h("span", {}, `${points(arm.gain.mean)} [${points(arm.gain.lo)}, ${points(arm.gain.hi)}] `, conclusion(arm.gain)) : "–",
+    arm.best ? `${pct(arm.best.success)} (round ${arm.best_round})` : "–", cost(arm)]);
+  const pairs = data.pairs.map((pair) => ({
+    ...pair, slot: byKey[pair.a].slot, firm: ["above", "below"].includes(pair.conclusion),
+    name: `${byKey[pair.a].label} − ${byKey[pair.b].label}`, text: `${range(pair)} ${CONCLUSIONS[pair.conclusion][1]}`,
+    tip: [["difference", range(pair)], ["tasks", pair.tasks], ["pairs", pair.pairs], [`only ${byKey[pair.a].label} solved`, pair.only_a],
+      [`only ${byKey[pair.b].label} solved`, pair.only_b], ["McNemar, exact", `p = ${number(pair.p, 2)}`]],
+  }));
+  section("arms", "Arms compared",
+    "Last evaluation of each arm. Differences are paired by task and seed, in percentage points, with a 95% bootstrap interval over tasks; a hollow mark means that the interval includes 0.",
+    pairs.length ? forest(pairs) : null,
+    tableOf(["arm", "runs", "start", "final, 95%", "gain over its start, points", "best (optimistic)", "tokens a point"], rows),
+    pairs.length ? h("details", {}, h("summary", {}, "Show the paired numbers"), tableOf(
+      ["pair", "difference", "95% interval", "only first solved", "only second solved", "McNemar p", "tasks", "pairs", "reading"],
+      pairs.map((p) => [p.name, points(p.mean), `[${points(p.lo)}, ${points(p.hi)}]`, p.only_a, p.only_b, number(p.p, 2), p.tasks, p.pairs, conclusion(p)]))) : null,
+    data.notes.map((note) => h("p", { class: "note" }, note)));
+}
+
+const VERDICTS = {
+  apply: ["good", "✓ applied"], applied: ["good", "✓ applied"], fork: ["good", "⑂ forked"], forked: ["good", "⑂ forked"],
+  reject: ["bad", "✕ rejected"], rejected: ["bad", "✕ rejected"], no_effect: ["flat", "∅ no effect"], no_op: ["flat", "– no change"], off: ["flat", "– off"],
+};
+const verdict = (word) => VERDICTS[word] || ["flat", `• ${word.replaceAll("_", " ")}`];
+
+function draw(name, paired) {
+  if (!paired || !known(paired.mean_d)) return null;
+  const low = paired.lo;
+  const reach = Math.max(0.05, Math.abs(paired.mean_d), Math.abs(low ?? 0)) * 1.15;
+  const x = (v) => 75 + (v / reach) * 72;
+  const text = `${points(paired.mean_d)}${known(low) ? ` (≥ ${points(low)})` : ""}, n=${paired.n}`;
+  return h("div", { class: "draw" }, h("span", {}, name),
+    s("svg", { viewBox: "0 0 150 14", width: 100, "aria-hidden": "true" },
+      s("line", { class: "axis", x1: 0, x2: 150, y1: 7, y2: 7 }),
+      s("line", { class: "zero", x1: 75, x2: 75, y1: 1, y2: 13 }),
+      known(low) && s("line", { x1: x(low), x2: x(paired.mean_d), y1: 7, y2: 7, stroke: "currentColor", "stroke-width": 3 }),
+      s("circle", { cx: x(paired.mean_d), cy: 7, r: 4, fill: "var(--ink)" })),
+    h("span", {}, text));
+}
+
+function candidateCard(candidate) {
+  const [kind, text] = verdict(candidate.verdict);
+  return h("div", { class: `candidate ${kind}` },
+    h("div", { class: "head" }, h("span", { class: `badge ${kind}` }, text), h("span", {}, candidate.id), candidate.kind && h("span", { class: "sub" }, candidate.kind),
+      candidate.harness_id && short(candidate.harness_id)),
+    h("ul", { class: "edits" }, candidate.edits.map((edit) => h("li", {}, edit))),
+    candidate.reasons.length ? h("ul", { class: "why" }, candidate.reasons.map((reason) => h("li", {}, reason))) : null,
+    draw("select", candidate.select), draw("confirm", candidate.confirm));
+}
+
+function lineage() {
+  const panels = eachRun((arm, run) => {
+    const told = run.rounds.filter((r) => r.evolution.outcome !== "off");
+    if (!told.length) return null;
+    const all = told.flatMap((r) => r.evolution.candidates);
+    const kept = all.filter((c) => verdict(c.verdict)[0] === "good").length;
+    return h("details", { open: arm === arms[arms.length - 1] || arms.length === 1 },
+      h("summary", {}, `${runTitle(arm, run)}: ${all.length} candidates, ${kept} kept`),
+      h("ol", { class: "lineage" }, told.map((record) => {
+        const kind = verdict(record.evolution.outcome);
+        return h("li", { class: kind[0] === "good" ? "changed" : "" },
+          h("div", { class: "round-head" }, h("h3", {}, `Round ${record.round}`), h("span", { class: `badge ${kind[0]}` }, kind[1]),
+            h("span", { class: "sub" }, "harness ", short(record.harness_id)), record.evolution.reason && h("span", { class: "sub" }, record.evolution.reason)),
+          record.evolution.candidates.length ? h("div", { class: "candidates" }, record.evolution.candidates.map(candidateCard)) : null);
+      })));
+  });
+  section("lineage", "Harness lineage", "What each round proposed and what the gate made of it. Numbers are success of the candidate minus the incumbent on the same tasks and seeds: first in the select draw, then in an independent confirm draw, in points, with the lower bound of the interval in brackets.", panels);
+}
+
+function buffer() {
+  const panels = eachRun((arm, run) => {
+    const trained = run.rounds.filter((r) => Object.keys(r.staleness.histogram).length);
+    const mixed = run.rounds.filter((r) => Object.keys(r.harness_mix).length);
+    const ids = [...new Set(mixed.flatMap((r) => Object.keys(r.harness_mix)))];
+    if (!trained.length && ids.length < 2) return null; // nothing trains on it and nothing is mixed
+    const ages = [...new Set(trained.flatMap((r) => Object.keys(r.staleness.histogram)))].map(Number).sort((a, b) => a - b);
+    return h("div", {}, h("h3", { style: "margin-top:18px" }, runTitle(arm, run)), h("div", { class: "two" },
+      trained.length ? panel("Staleness", "age of what trained, in policy versions", stackedBars({
+        label: `${runTitle(arm, run)}: staleness of the buffer by round`, format: number,
+        bars: trained.map((r) => ({ x: r.round, values: r.staleness.histogram })),
+        keys: ages.map((age) => ({ key: String(age), label: `age ${age}`, colour: `var(--s${Math.min(age, 4)})` })) })) : null,
+      ids.length > 1 ? panel("Harness mix", "trajectories in the buffer by the harness that made them", stackedBars({
+        label: `${runTitle(arm, run)}: harnesses in the buffer by round`, format: number,
+        bars: mixed.map((r) => ({ x: r.round, values: r.harness_mix })),
+        keys: ids.map((id, i) => ({ key: id, label: id.slice(0, 8), colour: `var(--q${i % 8})` })) })) : null));
+  });
+  section("buffer", "Replay buffer", "What the trainer learned from: how old it was, and which harnesses had made it.", panels);
+}
+
+function training() {
+  const shown = arms.filter((arm) => arm.runs[0].rounds.some((r) => r.train));
+  if (!shown.length) return;
+  const plot = (name, title, sub, format = number) => {
+    const series = shown.map((arm) => ({ label: arm.label, slot: arm.slot, points: arm.runs[0].rounds.filter((r) => r.train && known(r.train[name])).map((r) => ({ x: r.round, y: r.train[name] })) }))
+      .filter((one) => one.points.length);
+    return series.length ? panel(title, sub, lineChart({ label: title, series, format, height: 190, zero: name !== "kept_fraction" })) : null;
+  };
+  section("training", "Training health", `Means over each round's optimiser steps${arms.some((a) => a.runs.length > 1) ? ", first seed of each arm" : ""}.`,
+    armLegend(shown), h("div", { class: "two" },
+      plot("kl_mismatch", "Mismatch KL", "trainer against the behaviour policy, nats"),
+      plot("abs_dlogp", "Mean |Δ log-prob|", "trainer against the sampler, nats"),
+      plot("clip_fraction", "Clip fraction", "tokens whose ratio was clipped", (v) => pct(v)),
+      plot("kept_fraction", "Kept tokens", "tokens inside the ratio mask", (v) => pct(v)),
+      plot("entropy", "Entropy", "of the policy on sampled tokens, nats"),
+      plot("grad_norm", "Gradient norm", "before clipping"),
+      plot("loss", "Loss", "objective; its level has no meaning by itself"),
+      plot("probe_max_abs", "Engine against trainer", "largest log-prob difference on the probe after publication")));
+}
+
+function cost() {
+  const PHASES = ["rollout", "evolve", "train", "publish", "heldout"];
+  const keys = PHASES.map((phase, i) => ({ key: phase, label: phase === "heldout" ? "held-out" : phase, colour: `var(--q${i})` }));
+  const rows = arms.map((arm) => {
+    const wall = PHASES.map((phase) => arm.runs.flatMap((run) => run.rounds).reduce((sum, r) => sum + r.wall[phase], 0));
+    return [arm.label, number(arm.tokens.prompt), number(arm.tokens.sampled), seconds(arm.wall_s), ...wall.map(seconds)];
+  });
+  const panels = eachRun((arm, run) => run.rounds.length ? panel(runTitle(arm, run), "seconds a phase", stackedBars({
+    label: `${runTitle(arm, run)}: wall time by phase and round`, format: seconds, share: false, height: 190,
+    bars: run.rounds.map((r) => ({ x: r.round, values: Object.fromEntries(PHASES.map((p) => [p, r.wall[p]])) })), keys })) : null);
+  section("cost", "Cost", "Tokens and wall time, summed over the runs of an arm. Phases that overlap can add up to more than the total.",
+    tableOf(["arm", "prompt tokens", "sampled tokens", "wall, total", ...keys.map((k) => k.label)], rows), h("div", { class: "two" }, panels));
+}
+
+function configuration() {
+  const names = eachRun((arm, run) => runTitle(arm, run));
+  section("config", "Configuration and versions", "The resolved configuration of each run and the versions it ran with.",
+    data.config_differences.length ? h("details", {}, h("summary", {}, `Where the runs differ (${data.config_differences.length} keys)`),
+      tableOf(["key", ...names], data.config_differences.map((row) => [h("code", {}, row.key), ...row.values.map((v) => h("code", {}, v))]))) : null,
+    eachRun((arm, run) => h("details", {}, h("summary", {}, `${runTitle(arm, run)}: ${run.name}`),
+      run.problems.map((problem) => h("p", { class: "note" }, problem)),
+      h("pre", { tabindex: 0, "aria-label": "Configuration" }, run.config), h("pre", { tabindex: 0, "aria-label": "Versions" }, run.lock))));
+}
+
+cards();
+curves();
+comparison();
+lineage();
+buffer();
+training();
+cost();
+configuration();

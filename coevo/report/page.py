@@ -1,0 +1,69 @@
+"""One self-contained HTML page from runs: skeleton, style, script and data in a single file."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from coevo.compare import compare
+from coevo.report.data import payload
+from coevo.runs import Run, load_run
+
+_SCRIPTS = ("charts.js", "page.js")
+
+
+def _package_text(name: str) -> str:
+    return resources.files("coevo.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def embed(data: Any) -> str:
+    """JSON that is safe inside <script>: run texts are a model's, and may hold '</script>'."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for char in "<>&\u2028\u2029":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
+
+
+def render_report(
+    runs: Sequence[Run | Path | str], title: str | None = None, reference: str | None = None
+) -> str:
+    """The page as text. Raises as `load_run` and `compare` do."""
+    loaded = [run if isinstance(run, Run) else load_run(run) for run in runs]
+    comparison = compare(loaded, reference)
+    if title is None:
+        title = " · ".join(dict.fromkeys(run.name for run in loaded))
+    data = payload(comparison, title)
+    return Template(_package_text("page.html")).substitute(
+        title=html.escape(title),
+        headline=html.escape(data["headline"]),
+        paragraph=html.escape(data["paragraph"]),
+        style=_package_text("style.css"),
+        script="\n".join(_package_text(name) for name in _SCRIPTS),
+        data=embed(data),
+    )
+
+
+def write_report(
+    runs: Sequence[Run | Path | str],
+    out: Path,
+    *,
+    title: str | None = None,
+    reference: str | None = None,
+) -> Path:
+    """Write the report on `runs` (loaded, or directories) to `out`, whole or not at all."""
+    text = render_report(runs, title, reference)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    beside = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        os.replace(beside, out)
+    finally:
+        beside.unlink(missing_ok=True)
+    return out

@@ -1,0 +1,179 @@
+"""A run's directory: its files, its lock, its journal. State advances by journal entries only."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+from coevo.config import ConfigError, RunConfig, dump_config, parse_config
+
+SCHEMA = 1
+
+
+class RunDirError(RuntimeError):
+    """A run directory that cannot be used: in use, another configuration, or not a run."""
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write beside, sync, rename: readers see the old file or the whole new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """`value` as indented JSON, atomically; NaN is refused."""
+    write_atomic(path, json.dumps(value, indent=1, allow_nan=False).encode() + b"\n")
+
+
+class RunDir:
+    """Layout and lock of one run. Use as a context manager: it holds the run while it lasts."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: int | None = None
+
+    # --- opening ---
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig, versions: Mapping[str, str]) -> Self:
+        """A new run directory, or the existing one of the same configuration.
+
+        Raises RunDirError where a run of another configuration stands there.
+        """
+        run = cls(path)
+        file = path / "config.yaml"
+        if file.exists():
+            run.check_same(config)
+        else:
+            if path.exists() and any(p.name != "owner.lock" for p in path.iterdir()):
+                raise RunDirError(
+                    f"{path} is not empty and holds no run; choose another `name`, or remove it"
+                )
+            path.mkdir(parents=True, exist_ok=True)
+            write_json(path / "lock.json", {"schema": SCHEMA, "versions": dict(versions)})
+            write_atomic(file, dump_config(config).encode())
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """An existing run. Raises RunDirError where there is none."""
+        if not (path / "config.yaml").is_file():
+            beside = path.parent
+            names = sorted(p.parent.name for p in beside.glob("*/config.yaml"))
+            raise RunDirError(
+                f"{path}: there is no run here (no config.yaml); runs in {beside}: "
+                f"{', '.join(names) or 'none'}"
+            )
+        return cls(path)
+
+    def config(self) -> RunConfig:
+        """The resolved configuration that the run was started with."""
+        file = self.path / "config.yaml"
+        return parse_config(yaml.safe_load(file.read_text(encoding="utf-8")), str(file))
+
+    def check_same(self, config: RunConfig) -> None:
+        """Raises RunDirError naming every key that differs from the run's own configuration."""
+        try:
+            mine = _flat(self.config().model_dump(mode="json"))
+        except ConfigError as error:
+            raise RunDirError(f"{self.path}: its config.yaml no longer reads: {error}") from error
+        other = _flat(config.model_dump(mode="json"))
+        changed = [
+            f"{key}: {mine.get(key)!r} there, {other.get(key)!r} asked for"
+            for key in sorted(mine.keys() | other.keys())
+            if mine.get(key) != other.get(key)
+        ]
+        if changed:
+            raise RunDirError(
+                f"{self.path} holds a run of another configuration:\n- "
+                + "\n- ".join(changed[:12])
+                + "\nChoose another `name`, remove the directory, or `coevo resume` it as it is"
+            )
+
+    def __enter__(self) -> Self:
+        """Take the run. Raises RunDirError naming the holder where another process has it."""
+        fd = os.open(self.path / "owner.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(fd, 500, 0).decode(errors="replace").strip() or "unknown"
+            os.close(fd)
+            raise RunDirError(
+                f"{self.path} is in use by {holder}; wait for it, stop it, or choose another `name`"
+            ) from error
+        started = time.strftime("%Y-%m-%d %H:%M:%S")
+        os.ftruncate(fd, 0)
+        os.pwrite(
+            fd, f"process {os.getpid()} on {socket.gethostname()} since {started}".encode(), 0
+        )
+        self._lock = fd
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    # --- layout ---
+
+    @property
+    def store(self) -> Path:
+        return self.path / "harness"
+
+    @property
+    def bundles(self) -> Path:
+        """One directory a harness id."""
+        return self.store / "objects"
+
+    @property
+    def buffer(self) -> Path:
+        return self.path / "rounds"
+
+    def round(self, number: int) -> Path:
+        return self.path / "rounds" / f"{number:04d}"
+
+    def traces(self, number: int, part: str) -> Path:
+        return self.path / "traces" / f"{number:04d}" / f"{part}.jsonl.gz"
+
+    def evolution(self, number: int) -> Path:
+        return self.path / "evolution" / f"{number:04d}"
+
+    def weights(self, version: int) -> Path:
+        return self.path / "policy" / f"{version:04d}" / "model.safetensors"
+
+    def checkpoint(self, version: int) -> Path:
+        return self.path / "trainer" / f"{version:04d}"
+
+    def evaluation(self, number: int, split: str = "heldout") -> Path:
+        return self.path / split / f"{number:04d}.json"
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(value, dict) and value:
+        out: dict[str, Any] = {}
+        for key, item in value.items():
+            out |= _flat(item, f"{prefix}.{key}" if prefix else str(key))
+        return out
+    return {prefix: value}

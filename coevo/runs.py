@@ -1,0 +1,152 @@
+"""Runs read back from disk: one directory into one record, damaged files named and the rest kept."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from coevo.metrics import MetricsError, read_metrics
+from coevo.records import Evaluation, RecordError, RoundRecord, Summary, Tokens
+
+
+class RunError(RuntimeError):
+    """A directory is not a run that can be read."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as it stands on disk. `problems`: files that could not be read, with the reason."""
+
+    name: str
+    path: Path
+    arm: str
+    mode: str
+    seed: int | None
+    config: Mapping[str, Any]
+    lock: Mapping[str, Any]
+    rounds: tuple[RoundRecord, ...]
+    evaluations: Mapping[int, Evaluation]
+    summary: Summary | None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def finished(self) -> bool:
+        return self.summary is not None
+
+    @property
+    def first(self) -> Evaluation | None:
+        """Its earliest held-out evaluation: H0 under M0."""
+        return self.evaluations[min(self.evaluations)] if self.evaluations else None
+
+    @property
+    def last(self) -> Evaluation | None:
+        return self.evaluations[max(self.evaluations)] if self.evaluations else None
+
+    @property
+    def tokens(self) -> Tokens:
+        if self.summary is not None:
+            return self.summary.tokens
+        return Tokens(
+            prompt=sum(r.tokens.prompt for r in self.rounds),
+            sampled=sum(r.tokens.sampled for r in self.rounds),
+        )
+
+    @property
+    def wall_s(self) -> float:
+        if self.summary is not None:
+            return self.summary.wall_s
+        return sum(r.wall.total for r in self.rounds)
+
+
+def load_run(path: Path | str) -> Run:
+    """Read a run directory. A damaged file is named in `problems` and the rest is kept.
+
+    Raises RunError when there is no run at `path` (the nearest name beside it is given).
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise RunError(_no_run(path))
+    problems: list[str] = []
+
+    def read(name: str, parse: Callable[[str], Any]) -> Any:
+        file = path / name
+        try:
+            return parse(file.read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, yaml.YAMLError, RecordError) as error:
+            problems.append(f"{file}: {error}" if str(file) not in str(error) else str(error))
+            return None
+
+    config = read("config.yaml", yaml.safe_load)
+    lock = read("lock.json", json.loads)
+    summary = read(
+        "summary.json", lambda text: Summary.from_json(json.loads(text), str(path / "summary.json"))
+    )
+    if config is None and not (path / "metrics.jsonl").exists() and not problems:
+        raise RunError(
+            f"{path} is not a run directory: it has neither config.yaml nor metrics.jsonl. "
+            "Give the directory that `coevo run` printed, such as runs/NAME"
+        )
+    rounds: tuple[RoundRecord, ...] = ()
+    try:
+        rounds, torn = read_metrics(path / "metrics.jsonl")
+        if torn:
+            problems.append(torn)
+    except FileNotFoundError:
+        problems.append(f"{path / 'metrics.jsonl'}: missing, no round is committed yet")
+    except (OSError, MetricsError) as error:
+        problems.append(str(error))
+    evaluations: dict[int, Evaluation] = {}
+    for file in sorted((path / "heldout").glob("*.json")):
+        evaluation = read(f"heldout/{file.name}", partial(_evaluation, file))
+        if evaluation is not None:
+            evaluations[evaluation.round] = evaluation
+    config = config if isinstance(config, dict) else {}
+    mode = _first(summary and summary.mode, config.get("mode"), rounds[-1].mode if rounds else "?")
+    return Run(
+        name=_first(summary and summary.name, config.get("name"), path.name),
+        path=path,
+        arm=_first(summary and summary.arm, config.get("arm"), mode),
+        mode=mode,
+        seed=_first(summary.seed if summary else None, config.get("seed")),
+        config=config,
+        lock=lock if isinstance(lock, dict) else {},
+        rounds=rounds,
+        evaluations=evaluations,
+        summary=summary,
+        problems=tuple(problems),
+    )
+
+
+def _first(*values: Any) -> Any:
+    return next((v for v in values if v is not None), None)
+
+
+def _no_run(path: Path) -> str:
+    beside = path.parent
+    names = [p.name for p in beside.iterdir() if p.is_dir()] if beside.is_dir() else []
+    near = difflib.get_close_matches(path.name, names, n=1)
+    hint = f"Did you mean {beside / near[0]}?" if near else "Give a directory such as runs/NAME"
+    return f"{path}: there is no such run directory. {hint}"
+
+
+def _evaluation(file: Path, text: str) -> Evaluation:
+    evaluation = Evaluation.from_json(json.loads(text), str(file))
+    seen: set[tuple[str, int]] = set()
+    for episode in evaluation.episodes:
+        key = (episode.task_id, episode.seed)
+        if key in seen:
+            raise RecordError(
+                f"{file}: task {key[0]} with seed {key[1]} stands there twice; expected once, "
+                "so that runs can be paired"
+            )
+        seen.add(key)
+    return evaluation

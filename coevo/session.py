@@ -1,0 +1,91 @@
+"""Runs over one started machinery, one after another; the only place that knows every failure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ray.exceptions import RayError
+from rich.console import Console
+
+from coevo.cli import EXIT_BAD_INPUT, EXIT_BUG, EXIT_STOPPED
+from coevo.config import RunConfig
+from coevo.evolving import EvolutionAborted
+from coevo.live import LiveTable
+from coevo.loop import Loop
+from coevo.metrics import MetricsError
+from coevo.records import RecordError, Summary
+from coevo.rundir import RunDir
+from coevo.seed_model import SeedModelError
+from coevo.stack import Stack, StackError
+from coevo.training import PublishError
+from harness.evolve.journal import JournalError
+from harness.sandbox.containment import SandboxUnavailable
+from harness.store import StoreError
+from rollout.buffer import ReplayError
+from rollout.policy.base import EngineError
+from rollout.pool import RolloutError
+from trainer.errors import TrainerError
+
+INFRASTRUCTURE = (EngineError, RolloutError, TrainerError, EvolutionAborted, RayError)
+BROKEN = (PublishError, ReplayError, StoreError, JournalError, MetricsError, RecordError)
+UNMET = (StackError, SandboxUnavailable, SeedModelError)
+
+
+def failure(error: BaseException) -> tuple[str, int] | None:
+    """(message, exit code) of a failure that is known; None for a bug."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    if isinstance(error, BaseExceptionGroup):
+        told = [failure(e) for e in error.exceptions]
+        if any(t is None for t in told):
+            return None
+        return "; ".join(t[0] for t in told if t), max(t[1] for t in told if t)
+    if isinstance(error, UNMET):
+        return str(error), EXIT_BAD_INPUT
+    if isinstance(error, BROKEN):
+        return str(error), EXIT_BUG
+    if isinstance(error, INFRASTRUCTURE):
+        return str(error), EXIT_STOPPED
+    return None
+
+
+def run_all(
+    runs: Sequence[tuple[RunDir, RunConfig]], model: Path, console: Console
+) -> Iterator[RunDir]:
+    """Run each; yields the run that is next, then its summary is printed."""
+    with asyncio.Runner() as runner:
+        stack: Stack | None = None
+        try:
+            for run, config in runs:
+                yield run
+                with run:
+                    if stack is None:
+                        stack = runner.run(
+                            Stack.start(config, model, lambda text: console.print(text))
+                        )
+                        console.print(f"harness isolation: {stack.level}")
+                    summary = runner.run(_one(run, config, stack, console))
+                _print_end(run, summary, console)
+        finally:
+            if stack is not None:
+                runner.run(stack.close())
+
+
+async def _one(run: RunDir, config: RunConfig, stack: Stack, console: Console) -> Summary:
+    title = f"{config.name}: mode {config.mode}, seed {config.seed}, {config.rounds} rounds"
+    stack.config = config
+    with LiveTable(config.rounds, title, console=console) as live:
+        return await Loop(run, config, stack, live).go()
+
+
+def _print_end(run: RunDir, summary: Summary, console: Console) -> None:
+    first, last = summary.initial.heldout, summary.final.heldout
+    if first is not None and last is not None:
+        console.print(
+            f"held-out success {first.success:.1%} → {last.success:.1%} "
+            f"[{last.lo:.1%}, {last.hi:.1%}] (n = {last.n}); "
+            f"{summary.tokens.total:,} tokens, {summary.wall_s:.0f} s"
+        )
+    console.print(f"run directory: {run.path}", highlight=False)

@@ -1,0 +1,111 @@
+"""The machinery under a run: Ray, the policy engine, the rollout workers, the trainer.
+
+Started once, used by one run after another (the arms of an experiment), closed in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import ray
+
+from coevo.config import RunConfig
+from rollout.policy.vllm import VLLMEngine
+from rollout.policy.weights import fingerprint_file
+from rollout.pool import RolloutPool
+from trainer.group import TrainerGroup
+
+Note = Callable[[str], None]
+
+
+class StackError(RuntimeError):
+    """The machinery could not start, or does not fit the run."""
+
+
+@dataclass(slots=True)
+class Stack:
+    """A started engine and its workers. model: directory of M_0. level: isolation of harnesses."""
+
+    config: RunConfig
+    model: Path
+    engine: VLLMEngine
+    pool: RolloutPool
+    level: str
+    base_fingerprint: str
+
+    @classmethod
+    async def start(cls, config: RunConfig, model: Path, note: Note) -> Self:
+        """Start Ray (unless it runs), the engine and the workers, side by side."""
+        init_ray(config)
+        note("starting the policy engine (vLLM) and the rollout workers …")
+        rollout = config.rollout
+        engine_config = config.policy.engine.resolved(
+            str(model), rollout.max_context + rollout.max_new_tokens, config.seed
+        )
+        engine = await VLLMEngine.start(engine_config, num_cpus=0.5)
+        try:
+            pool = RolloutPool(config.environment, rollout, str(model), engine, num_cpus=0.25)
+            level = await pool.start()
+        except BaseException:
+            await engine.shutdown()
+            raise
+        return cls(config, model, engine, pool, level, fingerprint_file(_weights(model)))
+
+    async def serve_base(self) -> None:
+        """Put M_0 back into the engine, as version 0."""
+        await self.engine.update(str(_weights(self.model)), 0, self.base_fingerprint)
+
+    def trainer(self) -> TrainerGroup:
+        """A fresh trainer on M_0."""
+        return TrainerGroup(self.config.trainer, self.model)
+
+    async def close(self) -> None:
+        await self.pool.close()
+        await self.engine.shutdown()
+        await asyncio.to_thread(ray.shutdown)
+
+    def check_fits(self, config: RunConfig) -> None:
+        """Raises StackError where a run needs another machinery than this one."""
+        for key in ("environment", "policy", "rollout"):
+            if getattr(config, key) != getattr(self.config, key):
+                raise StackError(
+                    f"run {config.name!r} has another `{key}` than the engines were started for; "
+                    "start it by itself with `coevo run`"
+                )
+
+
+def _weights(model: Path) -> Path:
+    file = model / "model.safetensors"
+    if not file.is_file():
+        raise StackError(
+            f"policy model {model}: there is no model.safetensors; sharded checkpoints must be "
+            "saved as one file to be published to the engine"
+        )
+    return file
+
+
+def init_ray(config: RunConfig) -> None:
+    """Start or join Ray, quietly. Authentication is off for a cluster of one machine."""
+    if ray.is_initialized():
+        return
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    address = os.environ.get("RAY_ADDRESS")
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address:
+        ray.init(address=address, **options)
+        return
+    ray.init(
+        address="local",
+        num_cpus=config.resources.num_cpus,
+        include_dashboard=False,
+        object_store_memory=config.resources.object_store_bytes,
+        **options,
+    )

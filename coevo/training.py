@@ -1,0 +1,171 @@
+"""The training phase of a round: behaviour pass, cross-harness GRPO, checkpoint, publication."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from coevo.config import RunConfig
+from coevo.live import LiveTable
+from coevo.rundir import RunDir
+from coevo.stack import Stack
+from rollout.buffer import BufferView, ReplayBuffer
+from trainer.batch import TrainBatch, make_batch
+from trainer.group import TrainerGroup
+
+PROBES = 8
+PROBE_LIMIT = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.5}
+"""Largest |engine − trainer| log-prob on the probe. fp32 against fp32 measures about 1e-5, a bf16
+engine up to 0.57; stale or missing weights give whole nats on some token."""
+
+METRICS = (
+    "loss",
+    "grad_norm",
+    "kl_mismatch",
+    "abs_dlogp",
+    "clip_fraction",
+    "kept_fraction",
+    "entropy",
+    "tokens_per_s",
+)
+"""Of the trainer's metrics of a step, those that a round's record keeps as means."""
+
+
+class PublishError(RuntimeError):
+    """The engine does not compute what the trainer does: the weights did not arrive whole."""
+
+
+class Learner:
+    """Holds the trainer group, started with the first round that trains and kept in step with the
+    policy version that the journal speaks of."""
+
+    def __init__(
+        self, run: RunDir, config: RunConfig, stack: Stack, buffer: ReplayBuffer, live: LiveTable
+    ) -> None:
+        self.run, self.config, self.stack, self.buffer, self.live = run, config, stack, buffer, live
+        self._group: TrainerGroup | None = None
+        self._version = 0
+
+    async def train(self, number: int, version: int) -> dict[str, Any]:
+        """M_version to M_version+1 on the window of this round, or nothing where it is too short."""
+        window = self.buffer.window(number)
+        if not self.config.trains or len(window) < self.config.buffer.min_rounds:
+            return {"version": version, "metrics": None, "staleness": {}}
+        view = self.buffer.select(
+            number, self.config.buffer.include, version, current=("incumbent",)
+        )
+        # Evolution appends to the buffer meanwhile: what training reads was read above.
+        self.live.start("train", None)
+        result = await asyncio.to_thread(self._train, number, version, view)
+        self.live.finish("train")
+        return result
+
+    def _train(self, number: int, version: int, view: BufferView) -> dict[str, Any]:
+        group = self._ready(version)
+        if self.config.buffer.trainer_logprobs:
+            self._behaviour_pass(group, number, version)
+        batch, _ = make_batch(
+            token_ids=view.token_ids,
+            loss_mask=view.loss_mask,
+            behaviour=view.logprobs,
+            offsets=view.offsets,
+            trajectory=view.trajectory,
+            rewards=view.rewards,
+            groups=view.groups,
+            harnesses=view.harnesses,
+            outcomes=view.outcomes,
+            temperatures=view.temperatures,
+            advantage=self.config.trainer.advantage,
+            old=view.trainer_logprobs if self.config.trainer.ratio == "decoupled" else None,
+        )
+        steps = group.train(batch)
+        self._version = version + 1
+        checkpoint = self.run.checkpoint(version + 1)
+        shutil.rmtree(checkpoint, ignore_errors=True)  # of an attempt that was never journaled
+        group.save_checkpoint(checkpoint, {"round": number, "version": version + 1})
+        fingerprint = group.publish(self.run.weights(version + 1))
+        probe = _probe(batch)
+        ages = Counter(str(version - v) for v in view.policy_versions.tolist())
+        return {
+            "version": version + 1,
+            "fingerprint": fingerprint,
+            "probe": probe,
+            "probe_logprobs": group.score(probe),
+            "metrics": {"steps": len(steps)} | _means(steps),
+            "steps": [{k: v for k, v in s.items() if math.isfinite(v)} for s in steps],
+            "staleness": {"histogram": dict(ages), "max": max(map(int, ages), default=0)},
+        }
+
+    async def check_probe(
+        self, probe: list[list[int]], expected: list[list[float]]
+    ) -> dict[str, Any]:
+        """Largest difference between the engine's and the trainer's log-probs on the probe.
+
+        Raises PublishError above the limit. A check that something changed would pass with a
+        stale output head; only comparing values finds it."""
+        served = await self.stack.engine.score(probe)
+        worst = max(
+            abs(a - b)
+            for mine, theirs in zip(served, expected, strict=True)
+            for a, b in zip(mine, theirs, strict=True)
+        )
+        limit = PROBE_LIMIT[self.config.policy.engine.dtype]
+        if not worst <= limit:
+            raise PublishError(
+                f"after publication the engine's log-probs differ from the trainer's by {worst:.3g} "
+                f"on the probe; at most {limit:g} is expected with a {self.config.policy.engine.dtype} "
+                "engine: the weights did not arrive whole. The run's state is kept"
+            )
+        return {"probe_max_abs": worst}
+
+    def close(self) -> None:
+        if self._group is not None:
+            self._group.shutdown()
+            self._group = None
+
+    def _ready(self, version: int) -> TrainerGroup:
+        if self._group is None:
+            self._group = self.stack.trainer()
+            self._version = 0
+        if self._version != version:
+            self._group.load_checkpoint(self.run.checkpoint(version))
+            self._version = version
+        return self._group
+
+    def _behaviour_pass(self, group: TrainerGroup, number: int, version: int) -> None:
+        """The trainer's own log-probs of what M_version just sampled, before its next step."""
+        part = self.buffer.part_view(number, "incumbent")
+        if (number, "incumbent") not in self.buffer.without_trainer_logprobs(number):
+            return
+        batch = TrainBatch(
+            token_ids=part.token_ids,
+            loss_mask=part.loss_mask,
+            behaviour=part.logprobs,
+            offsets=part.offsets,
+            trajectory=part.trajectory,
+            group=np.zeros(part.trajectories, dtype=np.int64),
+            advantage=np.zeros(part.trajectories, dtype=np.float32),
+            temperature=self.config.rollout.temperature,
+        )
+        values = group.behaviour_logprobs(batch)
+        self.buffer.write_trainer_logprobs(number, "incumbent", values, version)
+
+
+def _probe(batch: TrainBatch) -> list[list[int]]:
+    """The first few segments: real prompts with real answers."""
+    bounds = zip(batch.offsets[:PROBES], batch.offsets[1 : PROBES + 1], strict=False)
+    return [batch.token_ids[a:b].tolist() for a, b in bounds]
+
+
+def _means(steps: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
+    out: dict[str, float | None] = {}
+    for name in METRICS:
+        values = [s[name] for s in steps if math.isfinite(s.get(name, math.nan))]
+        out[name] = sum(values) / len(values) if values else None
+    return out

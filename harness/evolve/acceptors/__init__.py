@@ -1,0 +1,1 @@
+"""Acceptors: from paired results to a verdict."""

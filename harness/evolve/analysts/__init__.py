@@ -1,0 +1,1 @@
+"""Analysts: from episodes to evidence."""

@@ -1,0 +1,1 @@
+"""Directors: from evidence to what is worth trying."""

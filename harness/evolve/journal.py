@@ -1,0 +1,98 @@
+"""The journal of one round: every paid step once, under its key and its inputs' hash.
+
+A killed round runs again from the start; each step whose key and inputs stand in the journal is
+answered from it, so no rollout and no proposal is paid for twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+
+
+class JournalError(ValueError):
+    """A journal file that this version did not write, or a step whose result is not JSON."""
+
+
+def digest(value: Any) -> str:
+    """sha256 (hex) of the canonical JSON of `value`."""
+    text = json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class Journal:
+    """Append-only JSON lines at `path`, each synced; None keeps it in memory only.
+
+    A torn last line (the process was killed while writing it) is cut off on opening. Raises
+    JournalError for any other line that is not a journal entry.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self.path = Path(path) if path is not None else None
+        self.answered = 0
+        """Steps answered from the journal since it was opened."""
+        self._entries: dict[tuple[str, str], Any] = {}
+        if self.path is not None and self.path.exists():
+            self._read(self.path)
+
+    async def once(self, key: str, inputs: Any, compute: Callable[[], Awaitable[Any]]) -> Any:
+        """The JSON result of step `key` for these inputs: from the journal, else computed and kept.
+
+        `inputs` (JSON values) is everything the result depends on. Nothing is kept where `compute`
+        raises.
+        """
+        at = (key, digest(inputs))
+        if at in self._entries:
+            self.answered += 1
+        else:
+            self._append(at, await compute())
+        return json.loads(json.dumps(self._entries[at]))
+
+    def _append(self, at: tuple[str, str], result: Any) -> None:
+        entry = {"schema": SCHEMA, "key": at[0], "inputs": at[1], "result": result}
+        try:
+            line = json.dumps(entry, allow_nan=False) + "\n"
+        except (TypeError, ValueError) as error:
+            raise JournalError(
+                f"step {at[0]!r}: its result is not JSON ({error}); give plain JSON values"
+            ) from error
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("ab") as file:
+                file.write(line.encode())
+                file.flush()
+                os.fsync(file.fileno())
+        self._entries[at] = result
+
+    def _read(self, path: Path) -> None:
+        content = path.read_bytes()
+        whole, _, torn = content.rpartition(b"\n")
+        for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
+            try:
+                entry = json.loads(line)
+                if entry["schema"] != SCHEMA:
+                    raise JournalError(
+                        f"{path} line {number}: schema {entry['schema']!r}; this version reads "
+                        f"{SCHEMA}"
+                    )
+                self._entries[entry["key"], entry["inputs"]] = entry["result"]
+            except (ValueError, KeyError, TypeError) as error:
+                if isinstance(error, JournalError):
+                    raise
+                raise JournalError(
+                    f"{path} line {number}: not a journal entry ({error}); restore the file or "
+                    "remove it to run the round anew"
+                ) from error
+        if torn:
+            with path.open("r+b") as file:
+                file.truncate(len(content) - len(torn))
+                file.flush()
+                os.fsync(file.fileno())

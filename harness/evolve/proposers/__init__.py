@@ -1,0 +1,1 @@
+"""Proposers: from a landscape to candidates."""

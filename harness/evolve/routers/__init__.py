@@ -1,0 +1,1 @@
+"""Routers: which task goes to which variant."""

@@ -1,0 +1,1 @@
+"""Screens: cheap checks that a candidate must pass."""

@@ -1,0 +1,1 @@
+"""Selectors: which tasks a round judges on."""

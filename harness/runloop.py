@@ -1,0 +1,300 @@
+"""The agent loop: one episode of one task, the bundle's processors at the eight hooks.
+
+Source: HarnessX §3. The effect of each event, and so what an intercept leaves out: TaskStart sets
+the system prompt; StepStart sets the history; BeforeModel makes a model call; ModelResponse is
+added to the history and its calls (or its text) go to the tools; ToolCall is carried out;
+ToolResult is added to the history. A blocked call and a withheld result are told to the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+from harness.events import (
+    BeforeModel,
+    Message,
+    ModelResponse,
+    StepEnd,
+    StepStart,
+    TaskEnd,
+    TaskStart,
+    TaskView,
+    ToolCall,
+    ToolCallSpec,
+    ToolResult,
+)
+from harness.host import Host, HostError, ModelRequest, ToolReply, ToolRequest
+from harness.jsonvalue import FrozenDict, thaw
+from harness.metered import Budgets, MeteredHost
+from harness.pipeline import ContractViolation, Pipeline, ProcessorError
+from harness.processor import Context, Interrupt
+from harness.trace import Trace
+
+Status = Literal[
+    "completed", "truncated", "agent_error", "harness_error", "infra_error", "contract_violation"
+]
+STATUSES: tuple[Status, ...] = get_args(Status)
+
+BLOCKED = "[The harness blocked this call; it was not carried out.]"
+WITHHELD = "[The harness withheld this result.]"
+HANG_GRACE_S = 1.0
+"""Seconds past the run's wall time after which a processor that does not return is cut off."""
+
+TASK_END_S = 5.0
+"""Seconds that the processors of task_end have together, also after the run's own time is up."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a run ended. output: the last text of the model. steps: turns begun."""
+
+    status: Status
+    reason: str
+    steps: int
+    output: str
+
+
+class _Stop(Exception):
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+async def run(
+    pipeline: Pipeline,
+    task: TaskView,
+    observation: ToolReply,
+    host: Host,
+    *,
+    seed: int,
+    budgets: Budgets,
+    files: Mapping[str, bytes] | None = None,
+    trace: Trace | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> RunResult:
+    """Run one episode to its end; every failure is a status of the result, none is raised.
+
+    `observation` is the environment's first (its `content`, or the instruction where that is
+    empty, opens the history). `seed` seeds each component's `ctx.rng`. `files`: the bundle's own.
+    """
+    return await _Run(pipeline, task, host, seed, budgets, files or {}, trace, clock).episode(
+        observation
+    )
+
+
+class _Run:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        task: TaskView,
+        host: Host,
+        seed: int,
+        budgets: Budgets,
+        files: Mapping[str, bytes],
+        trace: Trace | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self.pipeline = pipeline
+        self.task = task
+        self.host = MeteredHost(host, budgets, clock, trace)
+        self.seed = seed
+        self.files = MappingProxyType(dict(files))
+        self.trace = trace
+        self.contexts: dict[str, Context] = {}
+        self.shared: dict[str, Any] = {}
+        self.hook = "task_start"
+        self.system = ""
+        self.history: tuple[Message, ...] = ()
+        self.steps = 0
+        self.output = ""
+        self.calls = 0
+
+    def context(self, component: str) -> Context:
+        context = self.contexts.get(component)
+        if context is None:
+            context = self.contexts[component] = Context(
+                task=self.task,
+                component=component,
+                rng=random.Random(f"{self.seed}:{component}"),
+                host=self.host,
+                files=self.files,
+                shared=self.shared,
+            )
+        return context
+
+    async def through(self, hook: str, event: Any) -> list[Any]:
+        self.hook = hook
+        record = self.trace.record if self.trace else None
+        return await self.pipeline.run(hook, event, self.context, record)
+
+    async def episode(self, observation: ToolReply) -> RunResult:
+        left = self.host.left()
+        # Calls of the host end first, with their own error; what is cut here is a processor.
+        left = None if left is None else left + HANG_GRACE_S
+        status, reason = await self.ended(self.loop(observation), left)
+        if status in ("completed", "truncated", "agent_error"):
+            end = TaskEnd(max(self.steps - 1, 0), status, reason, self.output)
+            after, why = await self.ended(self.task_end(end), TASK_END_S)
+            if after in ("harness_error", "contract_violation", "infra_error"):
+                status, reason = after, why
+        result = RunResult(status, reason, self.steps, self.output)
+        if self.trace:
+            self.trace.end(result.status, result.reason, result.steps)
+        return result
+
+    async def ended(
+        self, part: Coroutine[Any, Any, None], seconds: float | None
+    ) -> tuple[Status, str]:
+        """Run a part of the episode within `seconds` and name how it ended."""
+        status, reason = await self.caught(part, seconds)
+        failure = self.host.failure
+        # Also where a processor swallowed it: what follows an infrastructure error is no result.
+        if failure is not None and failure.kind == "infra":
+            return "infra_error", str(failure)
+        return status, reason
+
+    async def caught(
+        self, part: Coroutine[Any, Any, None], seconds: float | None
+    ) -> tuple[Status, str]:
+        try:
+            async with asyncio.timeout(seconds) as timer:
+                await part
+        except _Stop as stop:
+            return stop.status, stop.reason
+        except Interrupt as interrupt:
+            return interrupt.status, interrupt.reason  # type: ignore[return-value]
+        except ContractViolation as error:
+            return "contract_violation", str(error)
+        except ProcessorError as error:
+            return "harness_error", str(error)
+        except HostError as error:
+            if error is not self.host.failure:
+                return (
+                    "harness_error",
+                    f"a processor at {self.hook} raised its own HostError: {error}",
+                )
+            return "truncated", f"{error.kind}: {error}"
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            return "harness_error", f"a processor at {self.hook} did not return within {seconds} s"
+        return "completed", ""
+
+    async def task_end(self, event: TaskEnd) -> None:
+        await self.through("task_end", event)
+
+    async def loop(self, observation: ToolReply) -> None:
+        for start in await self.through("task_start", TaskStart(self.task)):
+            self.system = start.system_prompt
+        text = observation.content or self.task.instruction
+        self.history = (Message("user", text, tuple(observation.choices)),)
+        while True:
+            limit = self.host.budgets.max_steps
+            if self.steps >= limit:
+                raise _Stop("truncated", f"budget: {limit} steps used of {limit}")
+            spent = self.host.exhausted()
+            if spent:
+                raise _Stop("truncated", f"{spent.kind}: {spent}")
+            step, self.steps = self.steps, self.steps + 1
+            if self.trace:
+                self.trace.begin(step)
+            done = await self.step(step)
+            await self.through("step_end", StepEnd(step, done is not None, self.history))
+            if done is not None:
+                raise _Stop("completed", done)
+
+    async def step(self, step: int) -> str | None:
+        """One turn. Returns why the episode is over, or None."""
+        for start in await self.through("step_start", StepStart(step, self.history)):
+            self.history = start.history
+        head = (Message("system", self.system),) if self.system else ()
+        before = BeforeModel(step, head + self.history)
+        for event in await self.through("before_model", before):
+            request = ModelRequest(step, event.messages, self.task.tools)
+            reply = await self.host.model(request)
+            response = ModelResponse(
+                step,
+                reply.content,
+                reply.tool_calls,
+                reply.finish_reason,
+                reply.prompt_tokens,
+                reply.sampled_tokens,
+            )
+            for part in await self.through("after_model", response):
+                done = await self.respond(part)
+                if done is not None:
+                    return done
+        return None
+
+    async def respond(self, response: ModelResponse) -> str | None:
+        """Add one response to the history and carry out what it asks for."""
+        self.output = response.content
+        self.history += (Message("assistant", response.content, tool_calls=response.tool_calls),)
+        if response.tool_calls:
+            for spec in response.tool_calls:
+                if await self.act(response.step, spec, as_text=False):
+                    return "the environment ended the episode"
+            return None
+        if self.task.action_tool is None:
+            return "final answer"
+        self.calls += 1
+        command = ToolCallSpec(
+            f"text-{self.calls}",
+            self.task.action_tool,
+            FrozenDict(command=response.content.strip()),
+        )
+        if await self.act(response.step, command, as_text=True):
+            return "the environment ended the episode"
+        return None
+
+    async def act(self, step: int, spec: ToolCallSpec, as_text: bool) -> bool:
+        """Carry out one call; its results become one message of the history."""
+        texts: list[str] = []
+        choices: tuple[str, ...] = ()
+        done = False
+        for call in await self.through(
+            "before_tool", ToolCall(step, spec.call_id, spec.name, spec.input)
+        ):
+            if not call.approved:
+                continue
+            reply = await self.host.tool(
+                ToolRequest(step, call.call_id, call.name, thaw(call.input))
+            )
+            result = ToolResult(
+                step,
+                call.call_id,
+                call.name,
+                reply.content,
+                reply.is_error,
+                tuple(reply.choices),
+                reply.done,
+            )
+            done = reply.done
+            parts = await self.through("after_tool", result)
+            texts += [part.content for part in parts] or [WITHHELD]
+            choices = parts[-1].choices if parts else result.choices
+            if done:
+                break
+        if not texts:
+            texts, choices = [BLOCKED], self.offered()
+        text = "\n".join(texts)
+        self.history += (
+            Message("user", text, choices)
+            if as_text
+            else Message("tool", text, choices, tool_call_id=spec.call_id),
+        )
+        return done
+
+    def offered(self) -> tuple[str, ...]:
+        """The choices last offered: a blocked call has changed nothing in the environment."""
+        for message in reversed(self.history):
+            if message.role in ("user", "tool"):
+                return message.choices
+        return ()

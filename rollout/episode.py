@@ -1,0 +1,243 @@
+"""One episode: a task, a harness and a policy meet; the result is one Trajectory.
+
+The worker side of the trust boundary: it holds the environment, the verifier and the model
+handle, captures tokens and log-probs itself, and answers the harness process's two questions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from harness.bundle import Bundle
+from harness.events import TaskView
+from harness.host import Host, HostError, ModelReply, ModelRequest, ToolReply, ToolRequest
+from harness.metered import Budgets
+from harness.runloop import RunResult
+from harness.sandbox.launcher import Ran
+from harness.trace import Level
+from rollout.envs.base import EnvError, Environment, Observation, Session
+from rollout.lockstep import Batcher
+from rollout.policy.base import ContextOverflow, EngineError, Request, Sampling
+from rollout.task import Task
+from rollout.tokens import Renderer, TokenCapture
+from rollout.trajectory import Cost, Outcome, Role, Trajectory
+
+
+class Runner(Protocol):
+    """`Sandbox.run`, or `run_inprocess` for trusted bundles."""
+
+    def __call__(
+        self,
+        bundle: Bundle,
+        task: TaskView,
+        observation: ToolReply,
+        host: Host,
+        *,
+        seed: int,
+        budgets: Budgets,
+        trace_level: Level,
+        run_id: str,
+    ) -> Awaitable[Ran]: ...
+
+
+VOID = frozenset({"infra_error", "harness_error", "contract_violation"})
+"""Outcomes whose score is not read: the environment's state says nothing about the agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSpec:
+    """What to roll out. `id` is unique in the run and stays the same when it is issued again."""
+
+    id: str
+    task: Task
+    harness_id: str
+    role: Role
+    round: int
+    policy_version: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeResult:
+    """A trajectory and its trace (`harness.trace.Trace.to_json`)."""
+
+    trajectory: Trajectory
+    trace: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of every episode of a worker. wall_s: a hung episode's end, never an agent's budget."""
+
+    max_new_tokens: int = 16
+    max_context: int = 2048
+    max_steps: int | None = None  # None: the task's own
+    max_tokens: int | None = None
+    wall_s: float = 300.0
+    trace: Level = "full"
+
+
+def derive_seed(*parts: object) -> int:
+    """A 63-bit seed from the parts' text, the same on every machine."""
+    text = "\x1f".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+class EpisodeHost:
+    """Answers one harness process; keeps the tokens of everything that the policy sampled."""
+
+    def __init__(
+        self,
+        slot: int,
+        spec: EpisodeSpec,
+        session: Session,
+        renderer: Renderer,
+        batcher: Batcher,
+        temperature: float,
+        limits: Limits,
+    ) -> None:
+        self._slot = slot
+        self._spec = spec
+        self._session = session
+        self._renderer = renderer
+        self._batcher = batcher
+        self._temperature = temperature
+        self._limits = limits
+        self.capture = TokenCapture(temperature)
+        self.prompt_tokens = 0
+        self.sampled_tokens = 0
+        self.model_calls = 0
+
+    async def model(self, request: ModelRequest) -> ModelReply:
+        prompt = self._renderer.prompt(request.messages, request.tools, self.capture)
+        room = self._limits.max_context - len(prompt)
+        if room < 1:
+            raise HostError(
+                "context",
+                f"the prompt of step {request.step} has {len(prompt)} tokens; the engine's "
+                f"context holds {self._limits.max_context}",
+            )
+        wanted = min(request.max_tokens or self._limits.max_new_tokens, room)
+        call = Request(
+            tuple(prompt),
+            Sampling(
+                temperature=self._temperature,
+                max_tokens=min(wanted, self._limits.max_new_tokens),
+                seed=derive_seed(self._spec.seed, self.model_calls),
+                stop_token_ids=self._renderer.stop_ids,
+            ),
+        )
+        self.model_calls += 1
+        try:
+            sample = await self._batcher.generate(self._slot, call)
+        except ContextOverflow as error:
+            raise HostError("context", str(error)) from error
+        except EngineError as error:
+            raise HostError("infra", str(error)) from error
+        self.capture.add(prompt, sample)
+        self.prompt_tokens += len(prompt)
+        self.sampled_tokens += len(sample.token_ids)
+        return ModelReply(
+            content=self._renderer.decode(sample.token_ids),
+            finish_reason=sample.finish_reason,
+            prompt_tokens=len(prompt),
+            sampled_tokens=len(sample.token_ids),
+        )
+
+    async def tool(self, request: ToolRequest) -> ToolReply:
+        try:
+            return reply(self._session.step(request.name, request.input))
+        except EnvError as error:
+            raise HostError("infra", f"environment: {error}") from error
+
+
+def reply(observation: Observation) -> ToolReply:
+    """An observation as the harness sees it."""
+    return ToolReply(observation.text, observation.is_error, observation.choices, observation.done)
+
+
+async def run_episode(
+    slot: int,
+    spec: EpisodeSpec,
+    *,
+    env: Environment,
+    bundle: Bundle,
+    runner: Runner,
+    renderer: Renderer,
+    batcher: Batcher,
+    temperature: float,
+    limits: Limits,
+    clock: Callable[[], float] = time.monotonic,
+) -> EpisodeResult:
+    """Roll one episode out in `slot` of the batcher. Failures become outcomes; nothing the harness does is raised here."""
+    started = clock()
+    try:
+        session = env.open(spec.task, spec.seed)
+        first = session.reset()
+    except EnvError as error:
+        result = RunResult("infra_error", f"environment: {error}", 0, "")
+        return EpisodeResult(trajectory_of(spec, result, "", None, None, clock() - started))
+    host = EpisodeHost(slot, spec, session, renderer, batcher, temperature, limits)
+    budgets = Budgets(
+        max_steps=limits.max_steps or spec.task.view.max_steps,
+        max_tokens=limits.max_tokens,
+        wall_s=limits.wall_s,
+    )
+    try:
+        ran = await runner(
+            bundle,
+            spec.task.view,
+            reply(first),
+            host,
+            seed=spec.seed,
+            budgets=budgets,
+            trace_level=limits.trace,
+            run_id=spec.id,
+        )
+        trajectory = trajectory_of(spec, ran.result, ran.level, host, session, clock() - started)
+    finally:
+        batcher.drop(slot)
+        session.close()
+    return EpisodeResult(trajectory, ran.trace or {})
+
+
+def trajectory_of(
+    spec: EpisodeSpec,
+    result: RunResult,
+    level: str,
+    host: EpisodeHost | None,
+    session: Session | None,
+    wall_s: float,
+) -> Trajectory:
+    outcome = Outcome(result.status, result.reason)
+    reward, success, detail = 0.0, False, {}
+    if session is not None and result.status not in VOID:
+        try:
+            score = session.score()
+            reward, success, detail = score.reward, score.success, dict(score.detail)
+        except EnvError as error:
+            outcome = Outcome("infra_error", f"verifier: {error}")
+    return Trajectory(
+        id=spec.id,
+        task_id=spec.task.id,
+        round=spec.round,
+        role=spec.role,
+        harness_id=spec.harness_id,
+        policy_version=spec.policy_version,
+        seed=spec.seed,
+        outcome=outcome,
+        reward=reward,
+        success=success,
+        steps=result.steps,
+        segments=host.capture.segments() if host else (),
+        cost=Cost(host.prompt_tokens, host.sampled_tokens, host.model_calls, wall_s)
+        if host
+        else Cost(wall_s=wall_s),
+        detail=detail,
+        features=dict(spec.task.features),
+        sandbox=level,
+    )

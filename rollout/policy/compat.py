@@ -1,0 +1,314 @@
+"""The names of vLLM that change between minor versions, in one place: pinned to 0.32.
+
+Importing this module imports vLLM and torch. `VLLMCore` is a `StepEngine` over vLLM's in-process
+`LLMEngine`. It is the synchronous engine on purpose: on CPU its batches cost half the time of
+AsyncLLM's (see benchmarks/engine_batches.py), and its batches are the same in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from vllm import EngineArgs, SamplingParams
+from vllm.config import WeightTransferConfig
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.model_loader.reload import (
+    finalize_layerwise_reload,
+    initialize_layerwise_reload,
+)
+from vllm.platforms import current_platform
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.llm_engine import LLMEngine
+
+from rollout.policy.base import EngineError, Request, Sample, Sampling
+from rollout.policy.config import VLLMEngineConfig
+from rollout.policy.weights import (
+    TensorEntry,
+    WeightsError,
+    check_names,
+    checkpoint_files,
+    fingerprint_file,
+    fingerprint_files,
+    read_index,
+)
+
+VERSION = "0.32"
+BACKEND = "safetensors_file"
+EXTENSION = "rollout.policy.compat.WorkerExtension"
+
+
+@dataclass
+class FileInit(WeightTransferInitInfo):
+    """The file backend has nothing to set up."""
+
+
+@dataclass
+class FileUpdate(WeightTransferUpdateInfo):
+    path: str
+
+
+class FileTransfer(WeightTransferEngine[FileInit, FileUpdate]):
+    """vLLM weight-transfer backend that reads one safetensors file on every worker."""
+
+    init_info_cls = FileInit
+    update_info_cls = FileUpdate
+
+    def init_transfer_engine(self, init_info: FileInit) -> None:
+        pass
+
+    def start_weight_update(self) -> None:
+        initialize_layerwise_reload(self.model)
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        # Not the base method: it synchronises an accelerator that a CPU build does not have.
+        self.receive_weights(self.parse_update_info(update_info))
+
+    def receive_weights(self, update_info: FileUpdate) -> None:
+        model: Any = self.model
+        model.load_weights(_tensors(update_info.path))
+
+    def finish_weight_update(self) -> None:
+        finalize_layerwise_reload(self.model, self.model_config)
+        repack_cpu_heads(self.model)
+        if not current_platform.is_cpu():
+            torch.accelerator.synchronize()
+
+    def shutdown(self) -> None:
+        pass
+
+
+class WorkerExtension:
+    """Methods that vLLM adds to its workers; importing this module registers the backend there."""
+
+    def file_fingerprint(self, path: str) -> str:
+        return fingerprint_file(path)
+
+
+def _register() -> None:
+    if BACKEND not in WeightTransferEngineFactory._registry:
+        WeightTransferEngineFactory.register_engine(BACKEND, FileTransfer)
+
+
+_register()
+
+
+def _tensors(path: str) -> Iterator[tuple[str, torch.Tensor]]:
+    with safe_open(path, framework="pt", device="cpu") as file:
+        for name in file.keys():  # noqa: SIM118 — safe_open is no mapping
+            yield name, file.get_tensor(name)
+
+
+def repack_cpu_heads(model: torch.nn.Module) -> int:
+    """Refresh the packed weights of embeddings and heads on CPU; returns how many.
+
+    vLLM on CPU multiplies by a private packed copy of `lm_head`. Its reload repacks the module that
+    owns the weight, so a head that is tied to the embedding would keep the old copy: logits of old
+    and new weights mixed, silently.
+    """
+    if not current_platform.is_cpu():
+        return 0
+    count = 0
+    module: Any
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if hasattr(module, "cpu_linear") and isinstance(weight, torch.Tensor) and weight.numel():
+            module.quant_method.process_weights_after_loading(module)
+            count += 1
+    return count
+
+
+def engine_args(config: VLLMEngineConfig) -> EngineArgs:
+    extra: dict[str, Any] = {}
+    if config.block_size is not None or config.device == "cpu":
+        extra["block_size"] = config.block
+    return EngineArgs(
+        model=config.model,
+        dtype=config.dtype,
+        max_model_len=config.max_model_len,
+        kv_cache_memory_bytes=config.kv_cache_bytes,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.batched_tokens,
+        enforce_eager=config.enforce_eager,
+        enable_prefix_caching=config.prefix_caching,
+        enable_chunked_prefill=config.chunked,
+        async_scheduling=False,
+        tensor_parallel_size=config.tensor_parallel,
+        seed=config.seed,
+        # Tokens in, tokens out: no tokenizer, and no sampling defaults from the checkpoint.
+        skip_tokenizer_init=True,
+        generation_config="vllm",
+        logprobs_mode="processed_logprobs",
+        disable_log_stats=True,
+        worker_extension_cls=EXTENSION,
+        weight_transfer_config=WeightTransferConfig(backend=BACKEND),
+        **extra,
+    )
+
+
+def sampling_params(sampling: Sampling) -> SamplingParams:
+    """Stops at `stop_token_ids` and at nothing else; log-prob of the sampled token only."""
+    return SamplingParams(
+        temperature=sampling.temperature,
+        max_tokens=sampling.max_tokens,
+        seed=sampling.seed,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        stop_token_ids=list(sampling.stop_token_ids),
+        ignore_eos=True,
+        logprobs=0,
+        detokenize=False,
+        skip_clone=True,  # made for this one request; a deep copy costs a tenth of a short one
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def scoring_params() -> SamplingParams:
+    return SamplingParams(
+        temperature=0.0,
+        max_tokens=1,
+        prompt_logprobs=0,
+        ignore_eos=True,
+        detokenize=False,
+        skip_clone=True,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """Log-probs of a whole sequence instead of a sample."""
+
+    token_ids: tuple[int, ...]
+
+
+class VLLMCore:
+    """vLLM's engine with versioned weights; used from one thread."""
+
+    def __init__(self, config: VLLMEngineConfig, version: int = 0) -> None:
+        if current_platform.is_cpu() != (config.device == "cpu"):
+            raise EngineError(
+                f"engine.device is {config.device!r} but the installed vLLM is built for "
+                f"{current_platform.device_type!r}; install the matching extra (coevo[cpu] or "
+                "coevo[gpu]) or change engine.device"
+            )
+        self._engine = LLMEngine.from_engine_args(engine_args(config))
+        self._engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": {}})
+        self._engine.set_weight_version(str(version))
+        self.version = version
+        self._vocab: int = self._engine.model_config.get_vocab_size()
+        self._expected: dict[str, TensorEntry] = {}
+        self._fingerprint = ""
+        if Path(config.model).is_dir():
+            files = checkpoint_files(config.model)
+            self._fingerprint = fingerprint_files(files)
+            for file in files:
+                self._expected |= read_index(file)
+            if self._engine.model_config.hf_config.tie_word_embeddings:
+                self._expected.pop("lm_head.weight", None)
+        self._broken = ""
+
+    def add(self, request_id: str, item: Request | ScoreRequest) -> None:
+        if self._broken:
+            raise EngineError(self._broken)
+        if isinstance(item, Request):
+            ids, params = item.prompt_ids, sampling_params(item.sampling)
+        else:
+            ids, params = item.token_ids, scoring_params()
+        # vLLM checks this against the tokenizer, which this engine does not have.
+        if not 0 <= min(ids) <= max(ids) < self._vocab:
+            raise ValueError(
+                f"request {request_id} has a token outside the vocabulary of {self._vocab}: ids are "
+                f"{min(ids)}…{max(ids)}; tokenizer and model do not match"
+            )
+        self._engine.add_request(request_id, {"prompt_token_ids": list(ids)}, params)
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        self._engine.abort_request(list(request_ids))
+
+    def step(self) -> list[tuple[str, Sample | list[float]]]:
+        outputs: list[Any] = self._engine.step()
+        return [
+            (output.request_id, _scores(output) if output.prompt_logprobs else _sample(output))
+            for output in outputs
+            if output.finished
+        ]
+
+    def update(self, path: str, version: int, fingerprint: str) -> None:
+        """Replace the weights. A refused file leaves the old ones; a failed load breaks the engine.
+
+        Raises EngineError: the fingerprint differs, tensors are missing, the file is unreadable.
+        """
+        try:
+            check_names(self._expected, read_index(path))
+        except WeightsError as error:
+            raise EngineError(f"{error}; version {version} was not loaded") from error
+        for rank, found in enumerate(
+            self._engine.collective_rpc("file_fingerprint", args=(str(path),))
+        ):
+            if found != fingerprint:
+                raise EngineError(
+                    f"weights file {str(path)!r} has fingerprint {found} on engine rank {rank}, the "
+                    f"trainer published {fingerprint}; version {version} was not loaded"
+                )
+        self._broken = f"the load of weights version {version} did not finish; start a new engine"
+        self._engine.collective_rpc("start_weight_update")
+        self._engine.collective_rpc("update_weights", kwargs={"update_info": {"path": str(path)}})
+        self._engine.collective_rpc("finish_weight_update")
+        self._engine.set_weight_version(str(version))
+        if not self._engine.reset_prefix_cache():
+            raise EngineError(
+                f"the prefix cache still holds blocks of version {self.version} after the load of "
+                f"version {version}; requests were running"
+            )
+        self.version, self._fingerprint, self._broken = version, fingerprint, ""
+
+    def fingerprint(self) -> str:
+        if not self._fingerprint:
+            raise EngineError(
+                "the engine serves hub weights, which have no fingerprint; serve a local directory "
+                "or publish a weights file first"
+            )
+        return self._fingerprint
+
+    def close(self) -> None:
+        self._engine.engine_core.shutdown()
+
+
+def _sample(output: Any) -> Sample:
+    completion = output.outputs[0]
+    if completion.finish_reason not in ("stop", "length"):
+        raise EngineError(
+            f"request {output.request_id} ended with finish reason {completion.finish_reason!r}; "
+            "expected 'stop' or 'length'"
+        )
+    spans = completion.weight_versions
+    if spans is None or len(spans) != 1:
+        raise EngineError(
+            f"request {output.request_id} was sampled by weight versions {spans}; expected one"
+        )
+    ids = tuple(completion.token_ids)
+    return Sample(
+        token_ids=ids,
+        logprobs=tuple(
+            entry[token].logprob for entry, token in zip(completion.logprobs, ids, strict=True)
+        ),
+        finish_reason=completion.finish_reason,
+        version=int(spans[0].version),
+        cached_tokens=output.num_cached_tokens or 0,
+    )
+
+
+def _scores(output: Any) -> list[float]:
+    ids, entries = output.prompt_token_ids, output.prompt_logprobs
+    return [entry[token].logprob for entry, token in zip(entries[1:], ids[1:], strict=True)]

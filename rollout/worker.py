@@ -1,0 +1,114 @@
+"""The Ray worker: many episodes at once in one process, streamed back as they finish."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from harness.bundle import Bundle, load
+from harness.sandbox.launcher import Sandbox
+from harness.trace import Level
+from rollout.config import EnvironmentConfig, RolloutConfig
+from rollout.envs import make_env
+from rollout.episode import EpisodeResult, EpisodeSpec, Limits, run_episode
+from rollout.lockstep import Batcher, Immediate, Lockstep
+from rollout.policy.base import PolicyEngine
+from rollout.tokens import Renderer
+
+
+class RolloutWorker:
+    """Runs episodes against one engine. Holds environment, verifier, tokenizer and sandbox.
+
+    engine: a PolicyEngine whose handle travels to this process.
+    """
+
+    def __init__(
+        self,
+        environment: EnvironmentConfig,
+        config: RolloutConfig,
+        tokenizer: str,
+        engine: PolicyEngine,
+    ) -> None:
+        self._config = config
+        self._env = make_env(environment.name, **environment.options)
+        self._renderer = Renderer.from_pretrained(tokenizer)
+        self._engine = engine
+        self._sandbox = Sandbox(config.sandbox)
+        self._bundles: dict[Path, Bundle] = {}
+        self._limits = Limits(
+            max_new_tokens=config.max_new_tokens,
+            max_context=config.max_context,
+            max_steps=config.max_steps,
+            wall_s=config.wall_s,
+        )
+
+    async def level(self) -> str:
+        """Start the sandbox and name the isolation level that episodes get."""
+        return await self._sandbox.start()
+
+    async def run(
+        self, specs: Sequence[EpisodeSpec], bundles: str, trace: Level
+    ) -> AsyncIterator[tuple[int, EpisodeResult]]:
+        """Yield (index in `specs`, result) in the order in which episodes finish.
+
+        bundles: directory of harness bundles, one a harness id; each is verified when it is loaded.
+
+        Episode i runs in slot i modulo `concurrency`, so with lockstep scheduling the engine's
+        batches depend on the episodes only.
+        """
+        slots = min(self._config.concurrency, len(specs))
+        batcher: Batcher = (
+            Lockstep(self._engine)
+            if self._config.scheduling == "lockstep"
+            else Immediate(self._engine)
+        )
+        finished: asyncio.Queue[tuple[int, EpisodeResult] | BaseException] = asyncio.Queue()
+
+        limits = replace(self._limits, trace=trace)
+
+        async def one(slot: int, spec: EpisodeSpec) -> EpisodeResult:
+            return await run_episode(
+                slot,
+                spec,
+                env=self._env,
+                bundle=self._bundle(Path(bundles) / spec.harness_id),
+                runner=self._sandbox.run,
+                renderer=self._renderer,
+                batcher=batcher,
+                temperature=self._config.temperature,
+                limits=limits,
+            )
+
+        async def serve(slot: int) -> None:
+            try:
+                for index in range(slot, len(specs), slots):
+                    finished.put_nowait((index, await one(slot, specs[index])))
+            except BaseException as error:  # handed to the caller, who raises it
+                finished.put_nowait(error)
+                raise
+            finally:
+                batcher.leave(slot)
+
+        for slot in range(slots):
+            batcher.enter(slot)
+        tasks = [asyncio.create_task(serve(slot)) for slot in range(slots)]
+        try:
+            for _ in specs:
+                item = await finished.get()
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        await self._sandbox.close()
+
+    def _bundle(self, path: Path) -> Bundle:
+        if path not in self._bundles:
+            self._bundles[path] = load(path, expect_id=path.name)
+        return self._bundles[path]

@@ -1,0 +1,276 @@
+"""Reading runs back and comparing them: what is paired, what is refused, what is said."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+from synthetic_runs import make_run
+
+from coevo.compare import NotComparableError, RunError, compare, load_run, print_comparison
+from coevo.records import Evaluation
+from coevo.report.verdict import verdict
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    return [make_run(root, arm) for arm in ("coevolve", "frozen", "harness")]
+
+
+def _rewrite(path, change):
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+
+
+def _solve_exactly(run, counts):
+    """Set the last evaluation of a run: `counts[i]` repeats of task i solved."""
+    last = sorted((run / "heldout").glob("*.json"))[-1]
+
+    def change(data):
+        for i, episode in enumerate(data["episodes"]):
+            task, repeat = divmod(i, 2)
+            episode["success"] = repeat < counts[task]
+
+    _rewrite(last, change)
+
+
+def test_a_run_reads_back_whole(runs):
+    run = load_run(runs[0])
+    assert (run.name, run.arm, run.mode, run.seed, run.finished) == (
+        "coevolve-0",
+        "coevolve",
+        "coevolve",
+        0,
+        True,
+    )
+    assert len(run.rounds) == len(run.evaluations) == 6
+    assert run.problems == ()
+    assert run.last is not None
+    assert run.last.result == run.rounds[-1].heldout
+
+
+def test_arms_stand_in_the_order_of_the_method_whatever_order_is_given(runs):
+    found = compare([load_run(run) for run in runs])
+    assert [arm.key for arm in found.arms] == ["frozen", "harness", "coevolve"]
+    assert found.reference == "frozen"
+    assert [(p.a, p.b) for p in found.pairs] == [
+        ("harness", "frozen"),
+        ("coevolve", "frozen"),
+        ("coevolve", "harness"),
+    ]
+    other = compare([load_run(run) for run in runs], reference="harness")
+    assert [(p.a, p.b) for p in other.pairs] == [
+        ("frozen", "harness"),
+        ("coevolve", "harness"),
+        ("coevolve", "frozen"),
+    ]
+
+
+def test_the_difference_is_paired_by_task_and_seed(tmp_path):
+    a = make_run(tmp_path, "frozen", tasks=20, repeats=2, rounds=1)
+    b = make_run(tmp_path, "harness", tasks=20, repeats=2, rounds=1)
+    _solve_exactly(a, [1] * 20)
+    _solve_exactly(b, [1] * 8 + [2] * 10 + [0] * 2)
+    pair = compare([load_run(a), load_run(b)]).difference("harness", "frozen")
+    assert pair is not None
+    assert pair.interval.mean == pytest.approx(8 / 40)
+    assert (pair.only_a, pair.only_b) == (10, 2)
+    assert pair.p_mcnemar == pytest.approx(0.03857421875)  # 2·P(Binomial(12, ½) ≤ 2)
+    assert (pair.interval.n_tasks, pair.interval.n_pairs) == (20, 40)
+
+
+def test_infrastructure_errors_leave_their_pair_and_are_counted(tmp_path):
+    a, b = (make_run(tmp_path, arm, rounds=1) for arm in ("frozen", "harness"))
+    _rewrite(
+        a / "heldout" / "0000.json",
+        lambda data: [e.update(outcome="infra_error") for e in data["episodes"][:3]],
+    )
+    found = compare([load_run(a), load_run(b)])
+    assert found.pairs[0].dropped == 3
+    assert found.pairs[0].interval.n_pairs == 197
+    assert any("3 pairs were left out" in note for note in found.notes)
+
+
+def test_best_round_and_gain_are_of_the_run_itself(runs):
+    arm = compare([load_run(runs[0])]).arms[0]
+    curve = {r: e.result.success for r, e in load_run(runs[0]).evaluations.items()}
+    assert arm.best_round == max(curve, key=curve.__getitem__)
+    assert arm.gain is not None
+    assert arm.gain.interval.mean == pytest.approx(curve[5] - curve[0])
+
+
+def test_seeds_of_an_arm_are_pooled_and_paired_seed_by_seed(tmp_path):
+    runs = [make_run(tmp_path, arm, seed=s) for arm in ("harness", "coevolve") for s in range(3)]
+    found = compare([load_run(run) for run in runs])
+    assert [len(arm.runs) for arm in found.arms] == [3, 3]
+    assert found.arms[0].final is not None
+    assert found.arms[0].final.n == 600
+    assert (found.pairs[0].interval.n_tasks, found.pairs[0].interval.n_pairs) == (50, 600)
+    with pytest.raises(NotComparableError, match=r"run seeds are 0, 1, 2 and 0, 1;"):
+        compare([load_run(run) for run in runs[:5]])
+
+
+def test_two_runs_of_one_arm_and_seed_are_told_apart_by_name(tmp_path):
+    a = make_run(tmp_path, "coevolve", name="lr-3e-4")
+    b = make_run(tmp_path, "coevolve", name="lr-1e-4", final=0.5)
+    assert [arm.label for arm in compare([load_run(a), load_run(b)]).arms] == ["lr-3e-4", "lr-1e-4"]
+
+
+def test_runs_on_other_episodes_are_refused_with_the_difference(tmp_path):
+    a = make_run(tmp_path, "frozen", rounds=1)
+    b = make_run(tmp_path, "harness", rounds=1)
+
+    def renamed(data):
+        data["episodes"][0]["task_id"] = "task-zzz"
+
+    _rewrite(b / "heldout" / "0000.json", renamed)
+    with pytest.raises(
+        NotComparableError, match=r"1 are in the first alone, such as task task-000 with"
+    ):
+        compare([load_run(a), load_run(b)])
+
+
+def test_a_part_of_the_episodes_is_paired_and_said(tmp_path):
+    a = make_run(tmp_path, "frozen", rounds=1)
+    b = make_run(tmp_path, "harness", rounds=1, finished=False)
+    _rewrite(
+        b / "heldout" / "0000.json", lambda data: data["episodes"].__delitem__(slice(60, None))
+    )
+    found = compare([load_run(a), load_run(b)])
+    assert found.pairs[0].interval.n_pairs == 60
+    assert any("hold 60 to 200 episodes" in note for note in found.notes)
+
+
+def test_other_keys_in_which_the_configs_differ_are_noted(runs):
+    notes = compare([load_run(run) for run in runs]).notes
+    assert any("differ in: trainer.lr." in note for note in notes)
+
+
+def test_runs_of_other_environments_or_splits_are_refused_with_the_key(tmp_path):
+    a = make_run(tmp_path, "frozen", rounds=1)
+    b = make_run(tmp_path, "harness", rounds=1, split_seed=8)
+    with pytest.raises(
+        NotComparableError, match=r"environment.options.seed is 7 in the first and 8 in"
+    ):
+        compare([load_run(a), load_run(b)])
+
+
+def test_a_run_still_going_is_shown_as_far_as_it_goes(tmp_path):
+    run = make_run(tmp_path, "coevolve", rounds=3, finished=False)
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"schema"')
+    loaded = load_run(run)
+    assert not loaded.finished
+    assert (loaded.arm, loaded.seed) == ("coevolve", 0)
+    found = compare([loaded])
+    assert any("Not finished" in note for note in found.notes)
+    assert any("torn last line" in note for note in found.notes)
+    assert loaded.tokens.total == sum(r.tokens.total for r in loaded.rounds)
+
+
+def test_a_run_without_rounds_loads_and_compares_as_not_evaluated(tmp_path):
+    run = make_run(tmp_path, "frozen", rounds=1, finished=False)
+    (run / "metrics.jsonl").unlink()
+    (run / "heldout" / "0000.json").unlink()
+    found = compare([load_run(run)])
+    assert found.arms[0].final is None
+    assert verdict(found).headline == "No held-out result yet."
+
+
+def test_damaged_files_are_named_and_the_rest_is_kept(tmp_path):
+    run = make_run(tmp_path, "harness", rounds=3)
+    (run / "heldout" / "0001.json").write_text("{")
+    (run / "lock.json").write_text("not json")
+    (run / "summary.json").write_text('{"schema": 9}')
+    loaded = load_run(run)
+    assert sorted(loaded.evaluations) == [0, 2]
+    assert len(loaded.problems) == 3
+    for name in ("0001.json", "lock.json", "summary.json"):
+        assert any(name in problem for problem in loaded.problems)
+
+
+def test_an_episode_twice_in_an_evaluation_is_a_named_problem(tmp_path):
+    run = make_run(tmp_path, "frozen", rounds=1)
+    _rewrite(
+        run / "heldout" / "0000.json", lambda data: data["episodes"].append(data["episodes"][0])
+    )
+    assert "task task-000 with seed 0 stands there twice" in load_run(run).problems[0]
+
+
+def test_a_missing_run_is_named_with_the_nearest(tmp_path):
+    make_run(tmp_path, "frozen", rounds=1)
+    with pytest.raises(RunError, match=r"Did you mean .*frozen-0\?"):
+        load_run(tmp_path / "frozen0")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunError, match="is not a run directory"):
+        load_run(tmp_path / "empty")
+
+
+def test_an_unknown_reference_and_no_runs_are_refused(runs):
+    with pytest.raises(ValueError, match="reference is 'nope'; expected one of frozen"):
+        compare([load_run(runs[1])], reference="nope")
+    with pytest.raises(ValueError, match="no runs to compare"):
+        compare([])
+
+
+def test_the_printed_comparison_fits_eighty_columns(runs):
+    out = io.StringIO()
+    print_comparison(compare([load_run(run) for run in runs]), Console(file=out, width=80))
+    text = out.getvalue()
+    assert "…" not in text
+    assert "Co-evolution − Harness only" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("harness", "headline"),
+    [
+        ([2] * 20, "Harness only ends above frozen."),
+        ([0] * 20, "Frozen ends above harness only."),
+        ([1] * 18 + [2, 0], "Frozen is within noise of harness only."),
+        ([1] * 19 + [2], "Harness only is within noise of frozen."),
+    ],
+)
+def test_the_verdict_claims_only_what_the_interval_allows(tmp_path, harness, headline):
+    a = make_run(tmp_path, "frozen", tasks=20, repeats=2, rounds=1)
+    b = make_run(tmp_path, "harness", tasks=20, repeats=2, rounds=1)
+    _solve_exactly(a, [1] * 20)
+    _solve_exactly(b, harness)
+    words = verdict(compare([load_run(a), load_run(b)]))
+    assert words.headline == headline
+    assert ("the interval includes 0" in words.paragraph) == ("noise" in headline)
+
+
+def test_few_tasks_conclude_nothing_however_clear_they_look(tmp_path):
+    a = make_run(tmp_path, "frozen", tasks=5, repeats=2, rounds=1)
+    b = make_run(tmp_path, "coevolve", tasks=5, repeats=2, rounds=1)
+    _solve_exactly(a, [0] * 5)
+    _solve_exactly(b, [2] * 5)
+    words = verdict(compare([load_run(a), load_run(b)]))
+    assert words.headline == "Too few tasks to tell Co-evolution from frozen."
+    assert "which fewer than 10 tasks cannot decide" in words.paragraph
+
+
+def test_co_evolution_that_ends_lower_is_said_to(tmp_path):
+    a = make_run(tmp_path, "frozen", tasks=20, repeats=2, rounds=1)
+    b = make_run(tmp_path, "coevolve", tasks=20, repeats=2, rounds=1)
+    _solve_exactly(a, [2] * 20)
+    _solve_exactly(b, [0] * 10 + [2] * 10)
+    assert (
+        verdict(compare([load_run(a), load_run(b)])).headline == "Co-evolution ends below frozen."
+    )
+
+
+def test_one_arm_is_compared_with_its_start_and_claims_no_cause(tmp_path):
+    run = make_run(tmp_path, "coevolve", final=0.9)
+    words = verdict(compare([load_run(run)]))
+    assert words.headline == "Co-evolution ends above its start."
+    assert "says nothing about what caused it" in words.paragraph
+
+
+def test_evaluations_are_the_type_that_the_loop_writes(runs):
+    assert all(isinstance(e, Evaluation) for e in load_run(runs[0]).evaluations.values())

@@ -1,0 +1,166 @@
+"""Checkpoints: DeepSpeed's shards in a directory that counts only with its manifest, written last.
+
+The ranks write their shards beside (`save_shards`); one process then seals the directory (`seal`):
+it hashes every file, writes MANIFEST.json, flushes to disk and renames. `verify` names the first
+file that differs from what was sealed. Resuming is exact: the next losses are bit-equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from trainer.config import TrainerConfig
+
+MANIFEST = "MANIFEST.json"
+SCHEMA = 1
+TAG = "state"
+_STATE_KEY = "coevo"
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def fsync(path: Path) -> None:
+    """Flush a file or a directory entry to disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON beside `path`, flush and rename."""
+    beside = path.with_name(path.name + ".tmp")
+    beside.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
+    fsync(beside)
+    os.replace(beside, path)
+    fsync(path.parent)
+
+
+def staging(directory: Path) -> Path:
+    """Where the shards of `directory` are written before it is sealed; emptied of an earlier try."""
+    beside = directory.with_name(directory.name + ".tmp")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    return beside
+
+
+def layout_of(config: TrainerConfig) -> dict[str, Any]:
+    """What must be equal between the run that saved and the one that loads."""
+    return {
+        "world_size": config.world_size,
+        "zero_stage": config.zero_stage,
+        "dtype": config.dtype,
+    }
+
+
+def seal(beside: Path, directory: Path, layout: dict[str, Any], step: int) -> None:
+    """Turn the staged shards into the checkpoint `directory`; replaces an older one there."""
+    files = {}
+    for path in sorted(p for p in beside.rglob("*") if p.is_file()):
+        fsync(path)
+        files[path.relative_to(beside).as_posix()] = {
+            "sha256": sha256(path),
+            "bytes": path.stat().st_size,
+        }
+    write_json(
+        beside / MANIFEST, {"schema": SCHEMA, "layout": layout, "step": step, "files": files}
+    )
+    if directory.exists():
+        old = directory.with_name(directory.name + ".old")
+        shutil.rmtree(old, ignore_errors=True)
+        os.replace(directory, old)
+        os.replace(beside, directory)
+        fsync(directory.parent)
+        shutil.rmtree(old)
+    else:
+        os.replace(beside, directory)
+        fsync(directory.parent)
+
+
+def verify(directory: Path, layout: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The manifest of a checkpoint whose files are all as they were sealed.
+
+    Raises CheckpointError naming the file that is missing, added or damaged, or the setting of
+    `layout` that differs.
+    """
+    manifest_path = directory / MANIFEST
+    if not manifest_path.is_file():
+        raise CheckpointError(
+            f"{directory} is not a whole checkpoint: {MANIFEST} is missing, so it was never sealed; "
+            "resume from an earlier one"
+        )
+    try:
+        manifest: dict[str, Any] = json.loads(manifest_path.read_text())
+        files: dict[str, dict[str, Any]] = manifest["files"]
+        saved: dict[str, Any] = manifest["layout"]
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{manifest_path} is damaged: {error}") from error
+    if manifest.get("schema") != SCHEMA:
+        raise CheckpointError(
+            f"{manifest_path} has schema {manifest.get('schema')}, this version reads {SCHEMA}"
+        )
+    if layout is not None:
+        for key, value in layout.items():
+            if saved.get(key) != value:
+                raise CheckpointError(
+                    f"{directory} was saved with {key} {saved.get(key)} and is loaded with {value}; "
+                    "use the same value, or start a new run from exported weights (a new optimiser)"
+                )
+    present = {
+        p.relative_to(directory).as_posix()
+        for p in directory.rglob("*")
+        if p.is_file() and p != manifest_path
+    }
+    for name in sorted(present - files.keys()):
+        raise CheckpointError(f"{directory / name} is not in the manifest; remove it")
+    for name, entry in sorted(files.items()):
+        path = directory / name
+        if not path.is_file():
+            raise CheckpointError(f"{path} is missing from the checkpoint")
+        size = path.stat().st_size
+        if size != entry["bytes"]:
+            raise CheckpointError(f"{path} has {size} bytes, {entry['bytes']} were written")
+        if sha256(path) != entry["sha256"]:
+            raise CheckpointError(
+                f"{path} is damaged: its sha256 differs from the manifest's; resume from another "
+                "checkpoint"
+            )
+    return manifest
+
+
+def save_shards(engine: Any, directory: Path, step: int, extra: dict[str, Any]) -> None:
+    """A rank's part of a checkpoint below `directory`; a collective over all ranks."""
+    import torch
+
+    state: dict[str, Any] = {"step": step, "rng": torch.get_rng_state(), "extra": extra}
+    if torch.cuda.is_available():
+        state["cuda_rng"] = torch.cuda.get_rng_state()
+    engine.save_checkpoint(
+        str(directory), tag=TAG, client_state={_STATE_KEY: state}, save_latest=False
+    )
+
+
+def load_shards(engine: Any, directory: Path) -> tuple[int, dict[str, Any]]:
+    """Restore a rank from a verified checkpoint: (optimiser step, extra). A collective."""
+    import torch
+
+    path, client = engine.load_checkpoint(str(directory), tag=TAG)
+    if path is None or _STATE_KEY not in client:
+        raise CheckpointError(f"DeepSpeed found no checkpoint state in {directory / TAG}")
+    state = client[_STATE_KEY]
+    torch.set_rng_state(state["rng"].cpu())
+    if "cuda_rng" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda_rng"].cpu())
+    return int(state["step"]), dict(state["extra"])

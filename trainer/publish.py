@@ -1,0 +1,110 @@
+"""Publication of weights through the file system: one safetensors file and its marker.
+
+The engines that serve the policy read the file and compute its fingerprint again; a version counts
+only where both agree. The marker (`<file>.json`) is written last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from rollout.policy.weights import fingerprint_file
+from trainer.checkpoint import fsync, write_json
+from trainer.errors import PublishError
+
+SCHEMA = 1
+
+
+def marker_of(path: Path) -> Path:
+    """The marker of a published weights file."""
+    return path.with_name(path.name + ".json")
+
+
+def publish(weights: Iterable[tuple[str, torch.Tensor]], path: Path, write: bool = True) -> str:
+    """Write named tensors to `path` and return the fingerprint of what stands in the file.
+
+    Every rank passes its iterator, because ZeRO-3 gathers while it runs; only the one with `write`
+    keeps tensors and writes; the others return "".
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in weights:
+        if write:
+            tensors[name] = tensor
+    if not write:
+        return ""
+    for name, tensor in tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise PublishError(
+                f"parameter {name} holds a value that is not finite; it will not be published"
+            )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    marker_of(path).unlink(missing_ok=True)
+    beside = path.with_name(path.name + ".tmp")
+    save_file(tensors, str(beside), metadata={"format": "pt"})
+    fsync(beside)
+    os.replace(beside, path)
+    fsync(path.parent)
+    fingerprint = fingerprint_file(path)
+    write_json(
+        marker_of(path),
+        {
+            "schema": SCHEMA,
+            "fingerprint": fingerprint,
+            "tensors": len(tensors),
+            "bytes": path.stat().st_size,
+        },
+    )
+    return fingerprint
+
+
+def read_marker(path: Path) -> dict[str, Any]:
+    """The marker of published weights; PublishError where the publication never finished."""
+    try:
+        marker: dict[str, Any] = json.loads(marker_of(path).read_text())
+    except (FileNotFoundError, json.JSONDecodeError) as error:
+        raise PublishError(
+            f"{path} has no whole marker {marker_of(path).name} ({error}): the publication did not "
+            "finish; publish again"
+        ) from error
+    return marker
+
+
+def export_hf(
+    model: Any,
+    weights: Iterable[tuple[str, torch.Tensor]],
+    directory: Path,
+    source: Path,
+    write: bool = True,
+) -> None:
+    """A Hugging Face model directory: config and weights of `model`, tokenizer files of `source`.
+
+    Written beside and renamed; replaces an older export.
+    """
+    state = {name: tensor for name, tensor in weights if write}
+    if not write:
+        return
+    beside = directory.with_name(directory.name + ".tmp")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    model.config.save_pretrained(beside)
+    if model.generation_config is not None:
+        model.generation_config.save_pretrained(beside)
+    save_file(state, str(beside / "model.safetensors"), metadata={"format": "pt"})
+    for file in sorted(source.iterdir()):
+        known = file.name.startswith(("tokenizer", "chat_template", "special_tokens", "vocab"))
+        if file.is_file() and (known or file.name in {"merges.txt", "added_tokens.json"}):
+            shutil.copyfile(file, beside / file.name)
+    for file in beside.iterdir():
+        fsync(file)
+    if directory.exists():
+        shutil.rmtree(directory)
+    os.replace(beside, directory)
+    fsync(directory.parent)
