@@ -105,12 +105,9 @@ async def async_engine(
         nonlocal number
         number += 1
         prompt = {"prompt_token_ids": list(request.prompt_ids)}
-        last: Any = None
-        async for last in engine.generate(
-            prompt, sampling_params(request.sampling), request_id=str(number)
-        ):
-            pass
-        done = last.outputs[0]
+        stream = engine.generate(prompt, sampling_params(request.sampling), request_id=str(number))
+        outputs: list[Any] = [output async for output in stream]
+        done = outputs[-1].outputs[0]
         ids = tuple(done.token_ids)
         return ids, tuple(e[i].logprob for e, i in zip(done.logprobs, ids, strict=True))
 

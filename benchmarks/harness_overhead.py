@@ -13,6 +13,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import pairwise
 
 from harness.bundle import Bundle
 from harness.component import Component, File
@@ -24,12 +26,15 @@ from harness.processor import Processor
 from harness.runloop import run
 from harness.sandbox import Ran, Sandbox
 from harness.sandbox.containment import SandboxUnavailable
-from harness.trace import Level, Trace
+from harness.trace import LEVELS, Level, Trace
 
 HOOKS = ("step_start", "before_model", "after_model", "before_tool", "after_tool", "step_end")
 SOURCE = "from harness.processor import Processor\nclass Own(Processor):\n" + "".join(
     f"    def {hook}(self, event, ctx):\n        yield event\n" for hook in HOOKS
 )
+MODEL_S = 0.005
+"""A fast model call, for the share that a trace takes of a real episode."""
+
 TASK = TaskView("find it", "world", action_tool="act")
 FIRST = ToolReply("You are in a room.", choices=("look", "go north", "take the lamp"))
 
@@ -37,7 +42,11 @@ FIRST = ToolReply("You are in a room.", choices=("look", "go north", "take the l
 class Instant:
     """A host that answers at once, like a small text world with a small model."""
 
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
     async def model(self, request: ModelRequest) -> ModelReply:
+        self.asked.append(time.perf_counter())
         return ModelReply("look", prompt_tokens=80, sampled_tokens=2)
 
     async def tool(self, request: ToolRequest) -> ToolReply:
@@ -86,22 +95,26 @@ async def measure(repeats: int, steps: int, levels: list[str]) -> None:
     base = 0.0
     for count in (0, 5, 20):
         pipes = pipeline(count)
-        took = await best(repeats, lambda p=pipes: in_process(p, steps, "off"), time.process_time)
+        took = await best(repeats, partial(in_process, pipes, steps, "off"), time.process_time)
         each = (took - base) / (steps * count * len(HOOKS)) if count else 0.0
         base = base or took
         extra = f", {each * 1e6:.2f} µs a processor call" if count else ""
         print(f"  {count:2} processors: {took / steps * 1e6:7.1f} µs a step{extra}")
 
     print("trace, 5 processors in process (alternating)")
-    pipes, times = pipeline(5), {"off": [1e9], "agent": [1e9], "full": [1e9]}
+    pipes = pipeline(5)
+    times: dict[Level, list[float]] = {"off": [1e9], "agent": [1e9], "full": [1e9]}
     for _ in range(3 * repeats):
-        for level, seen in times.items():
-            seen.append(
-                await best(1, lambda lv=level: in_process(pipes, steps, lv), time.process_time)
-            )
+        for traced, seen in times.items():
+            seen.append(await best(1, partial(in_process, pipes, steps, traced), time.process_time))
     off = min(times["off"])
-    for level in ("agent", "full"):
-        print(f"  {level:5}: {min(times[level]) / off - 1:+.1%} of the loop's own time")
+    for traced in LEVELS[1:]:
+        more = min(times[traced]) - off
+        print(
+            f"  {traced:5}: {more / steps * 1e6:+.1f} µs a step, {more / off:+.1%} of the loop's own "
+            f"time, {more / (off + steps * MODEL_S):+.2%} with a model that takes "
+            f"{MODEL_S * 1e3:.0f} ms a call"
+        )
 
     plain = await best(repeats, lambda: _subprocess([sys.executable, "-S", "-c", "pass"]))
     print(f"a bare interpreter process: {plain * 1e3:.1f} ms")
@@ -119,27 +132,28 @@ async def measure_sandbox(level: str, repeats: int, steps: int) -> None:
         return
     print(f"sandbox {level}: zygote started in {time.perf_counter() - start:.2f} s")
 
-    async def episode(parts: Bundle, count: int, trace: Level = "off") -> Ran:
+    fastest = 1e9
+
+    async def episode(parts: Bundle, count: int) -> Ran:
+        nonlocal fastest
+        host = Instant()
+        budgets = Budgets(max_steps=count)
         ran = await sandbox.run(
-            parts,
-            TASK,
-            FIRST,
-            Instant(),
-            seed=1,
-            budgets=Budgets(max_steps=count),
-            trace_level=trace,
+            parts, TASK, FIRST, host, seed=1, budgets=budgets, trace_level="off"
         )
+        fastest = min([fastest, *(b - a for a, b in pairwise(host.asked))])
         if ran.result.status != "truncated":
             raise SystemExit(f"the episode failed: {ran.result}")
         return ran
 
     for count in (0, 5, 20):
         parts = bundle(count)
-        one = await best(repeats, lambda p=parts: episode(p, 1))
-        many = await best(repeats, lambda p=parts: episode(p, 1 + steps))
+        fastest = 1e9
+        one = await best(repeats, partial(episode, parts, 1))
+        many = await best(repeats, partial(episode, parts, 1 + steps))
         print(
             f"  {count:2} processors: episode of one step {one * 1e3:6.1f} ms, "
-            f"each further step {(many - one) / steps * 1e6:7.1f} µs"
+            f"each further step {(many - one) / steps * 1e6:7.1f} µs (fastest {fastest * 1e6:.0f})"
         )
     parts = bundle(0)
     together = os.cpu_count() or 1

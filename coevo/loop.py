@@ -76,7 +76,7 @@ class Loop:
         """All rounds that are left, then the last measurement."""
         rounds: list[RoundRecord] = []
         with MetricsLog(self.run.path / "metrics.jsonl") as log:
-            board = TensorBoard(self.run.path / "tensorboard")
+            board = TensorBoard(self.run.path / "tensorboard", len(log.records))
             try:
                 for number in range(self.config.rounds):
                     record = await self.round(number)

@@ -16,16 +16,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coevo.config import RunConfig
 from coevo.rundir import write_json
 from harness.bundle import Bundle, load
 from harness.edit_json import from_json
 from rollout.config import EnvironmentConfig
-from rollout.demonstrations import Demonstration, Variation, demonstrate, vary
 from rollout.envs import make_env
 from trainer.warmstart_config import WarmstartConfig
+
+if TYPE_CHECKING:
+    from rollout.demonstrations import Demonstration
 
 MARKER = "made.json"
 Report = Callable[[str, int, int], None]
@@ -123,6 +125,9 @@ def demonstrations(
     config: WarmstartConfig, environment: EnvironmentConfig, report: Report | None = None
 ) -> list[Demonstration]:
     """Turns of `config.episodes` solved episodes of the evolve split's scenes, fresh tasks."""
+    # Here, because the driver that waits for this process needs neither torch nor transformers.
+    from rollout.demonstrations import Variation, demonstrate, vary
+
     # The household's expert and menu; another environment brings its own.
     from harness.processors.numbered_menu import menu_answer
     from rollout.envs.household.oracle import Explorer

@@ -210,14 +210,14 @@ def _fault(error: BaseException, component: str, hook: str) -> BaseException:
     if isinstance(error, FrozenMutation):
         return ContractViolation(component, hook, "event", str(error))
     if isinstance(error, Interrupt):
-        if error.status in INTERRUPT_STATUSES:
+        if error.status in INTERRUPT_STATUSES and isinstance(error.reason, str):
             return error
         return ContractViolation(
             component,
             hook,
             "status",
-            f"of an Interrupt is {error.status!r}; one of {', '.join(INTERRUPT_STATUSES)} is "
-            "expected",
+            f"of an Interrupt is {error.status!r} for {error.reason!r}; one of "
+            f"{', '.join(INTERRUPT_STATUSES)} with a text is expected",
         )
     return ProcessorError(component, hook, error)
 

@@ -34,13 +34,15 @@ from harness.jsonvalue import FrozenDict, thaw
 from harness.metered import Budgets, MeteredHost
 from harness.pipeline import ContractViolation, Pipeline, ProcessorError
 from harness.processor import Context, Interrupt
-from harness.trace import Trace
+from harness.trace import Trace, readable
 
 Status = Literal[
     "completed", "truncated", "agent_error", "harness_error", "infra_error", "contract_violation"
 ]
+Part = Coroutine[Any, Any, object]
 STATUSES: tuple[Status, ...] = get_args(Status)
 
+ENDED = "the environment ended the episode"
 BLOCKED = "[The harness blocked this call; it was not carried out.]"
 WITHHELD = "[The harness withheld this result.]"
 HANG_GRACE_S = 1.0
@@ -60,13 +62,6 @@ class RunResult:
     output: str
 
 
-class _Stop(Exception):
-    def __init__(self, status: Status, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
-
-
 async def run(
     pipeline: Pipeline,
     task: TaskView,
@@ -84,9 +79,8 @@ async def run(
     `observation` is the environment's first (its `content`, or the instruction where that is
     empty, opens the history). `seed` seeds each component's `ctx.rng`. `files`: the bundle's own.
     """
-    return await _Run(pipeline, task, host, seed, budgets, files or {}, trace, clock).episode(
-        observation
-    )
+    metered = MeteredHost(host, budgets, clock, trace)
+    return await _Run(pipeline, task, metered, seed, files or {}, trace).episode(observation)
 
 
 class _Run:
@@ -94,27 +88,18 @@ class _Run:
         self,
         pipeline: Pipeline,
         task: TaskView,
-        host: Host,
+        host: MeteredHost,
         seed: int,
-        budgets: Budgets,
         files: Mapping[str, bytes],
         trace: Trace | None,
-        clock: Callable[[], float],
     ) -> None:
-        self.pipeline = pipeline
-        self.task = task
-        self.host = MeteredHost(host, budgets, clock, trace)
-        self.seed = seed
-        self.files = MappingProxyType(dict(files))
-        self.trace = trace
+        self.pipeline, self.task, self.host, self.trace = pipeline, task, host, trace
+        self.seed, self.files = seed, MappingProxyType(dict(files))
         self.contexts: dict[str, Context] = {}
         self.shared: dict[str, Any] = {}
-        self.hook = "task_start"
-        self.system = ""
+        self.hook, self.system, self.output = "task_start", "", ""
         self.history: tuple[Message, ...] = ()
-        self.steps = 0
-        self.output = ""
-        self.calls = 0
+        self.steps = self.calls = 0
 
     def context(self, component: str) -> Context:
         context = self.contexts.get(component)
@@ -141,17 +126,15 @@ class _Run:
         status, reason = await self.ended(self.loop(observation), left)
         if status in ("completed", "truncated", "agent_error"):
             end = TaskEnd(max(self.steps - 1, 0), status, reason, self.output)
-            after, why = await self.ended(self.task_end(end), TASK_END_S)
+            after, why = await self.ended(self.through("task_end", end), TASK_END_S)
             if after in ("harness_error", "contract_violation", "infra_error"):
                 status, reason = after, why
-        result = RunResult(status, reason, self.steps, self.output)
+        result = RunResult(status, readable(reason), self.steps, self.output)
         if self.trace:
             self.trace.end(result.status, result.reason, result.steps)
         return result
 
-    async def ended(
-        self, part: Coroutine[Any, Any, None], seconds: float | None
-    ) -> tuple[Status, str]:
+    async def ended(self, part: Part, seconds: float | None) -> tuple[Status, str]:
         """Run a part of the episode within `seconds` and name how it ended."""
         status, reason = await self.caught(part, seconds)
         failure = self.host.failure
@@ -160,14 +143,10 @@ class _Run:
             return "infra_error", str(failure)
         return status, reason
 
-    async def caught(
-        self, part: Coroutine[Any, Any, None], seconds: float | None
-    ) -> tuple[Status, str]:
+    async def caught(self, part: Part, seconds: float | None) -> tuple[Status, str]:
         try:
             async with asyncio.timeout(seconds) as timer:
                 await part
-        except _Stop as stop:
-            return stop.status, stop.reason
         except Interrupt as interrupt:
             return interrupt.status, interrupt.reason  # type: ignore[return-value]
         except ContractViolation as error:
@@ -176,19 +155,13 @@ class _Run:
             return "harness_error", str(error)
         except HostError as error:
             if error is not self.host.failure:
-                return (
-                    "harness_error",
-                    f"a processor at {self.hook} raised its own HostError: {error}",
-                )
+                return "harness_error", f"a HostError that a processor made at {self.hook}: {error}"
             return "truncated", f"{error.kind}: {error}"
         except TimeoutError:
             if not timer.expired():
                 raise
             return "harness_error", f"a processor at {self.hook} did not return within {seconds} s"
         return "completed", ""
-
-    async def task_end(self, event: TaskEnd) -> None:
-        await self.through("task_end", event)
 
     async def loop(self, observation: ToolReply) -> None:
         for start in await self.through("task_start", TaskStart(self.task)):
@@ -198,17 +171,17 @@ class _Run:
         while True:
             limit = self.host.budgets.max_steps
             if self.steps >= limit:
-                raise _Stop("truncated", f"budget: {limit} steps used of {limit}")
+                raise Interrupt(f"budget: {limit} steps used of {limit}", "truncated")
             spent = self.host.exhausted()
             if spent:
-                raise _Stop("truncated", f"{spent.kind}: {spent}")
+                raise Interrupt(f"{spent.kind}: {spent}", "truncated")
             step, self.steps = self.steps, self.steps + 1
             if self.trace:
                 self.trace.begin(step)
             done = await self.step(step)
             await self.through("step_end", StepEnd(step, done is not None, self.history))
             if done is not None:
-                raise _Stop("completed", done)
+                raise Interrupt(done)
 
     async def step(self, step: int) -> str | None:
         """One turn. Returns why the episode is over, or None."""
@@ -240,56 +213,40 @@ class _Run:
         if response.tool_calls:
             for spec in response.tool_calls:
                 if await self.act(response.step, spec, as_text=False):
-                    return "the environment ended the episode"
+                    return ENDED
             return None
         if self.task.action_tool is None:
             return "final answer"
         self.calls += 1
-        command = ToolCallSpec(
-            f"text-{self.calls}",
-            self.task.action_tool,
-            FrozenDict(command=response.content.strip()),
-        )
-        if await self.act(response.step, command, as_text=True):
-            return "the environment ended the episode"
-        return None
+        command = FrozenDict(command=response.content.strip())
+        spec = ToolCallSpec(f"text-{self.calls}", self.task.action_tool, command)
+        done = await self.act(response.step, spec, as_text=True)
+        return ENDED if done else None
 
     async def act(self, step: int, spec: ToolCallSpec, as_text: bool) -> bool:
         """Carry out one call; its results become one message of the history."""
         texts: list[str] = []
         choices: tuple[str, ...] = ()
         done = False
-        for call in await self.through(
-            "before_tool", ToolCall(step, spec.call_id, spec.name, spec.input)
-        ):
+        asked = ToolCall(step, spec.call_id, spec.name, spec.input)
+        for call in await self.through("before_tool", asked):
             if not call.approved:
                 continue
-            reply = await self.host.tool(
-                ToolRequest(step, call.call_id, call.name, thaw(call.input))
-            )
+            request = ToolRequest(step, call.call_id, call.name, thaw(call.input))
+            reply = await self.host.tool(request)
+            choices, done = tuple(reply.choices), reply.done
             result = ToolResult(
-                step,
-                call.call_id,
-                call.name,
-                reply.content,
-                reply.is_error,
-                tuple(reply.choices),
-                reply.done,
+                step, call.call_id, call.name, reply.content, reply.is_error, choices, done
             )
-            done = reply.done
             parts = await self.through("after_tool", result)
             texts += [part.content for part in parts] or [WITHHELD]
-            choices = parts[-1].choices if parts else result.choices
+            choices = parts[-1].choices if parts else choices
             if done:
                 break
         if not texts:
             texts, choices = [BLOCKED], self.offered()
-        text = "\n".join(texts)
-        self.history += (
-            Message("user", text, choices)
-            if as_text
-            else Message("tool", text, choices, tool_call_id=spec.call_id),
-        )
+        role, call_id = ("user", None) if as_text else ("tool", spec.call_id)
+        self.history += (Message(role, "\n".join(texts), choices, tool_call_id=call_id),)
         return done
 
     def offered(self) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from harness.sandbox.containment import SLOTS
+
 
 class EnvironmentConfig(BaseModel):
     """name: of `rollout.envs.make_env`; options: its keyword arguments."""
@@ -23,7 +25,8 @@ class RolloutConfig(BaseModel):
     the engine once for all live episodes of a worker (reproducible to the bit with a serial
     engine), `continuous` asks for each episode as it comes. sandbox: isolation of the harness
     process; `auto` takes the strongest that the machine has and refuses where there is none.
-    wall_s: seconds after which a hung episode is ended. retries: how often an episode that ended
+    wall_s: wall time that is part of the task (an episode past it is truncated); None: no such budget.
+    A hung harness process, tool or engine is ended by limits of its own. retries: how often an episode that ended
     in an infrastructure error is issued again. min_coverage: share of episodes that must be
     scored, else the phase stops with the reason.
     """
@@ -31,13 +34,13 @@ class RolloutConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     workers: int = Field(1, ge=1)
-    concurrency: int = Field(32, ge=1)
+    concurrency: int = Field(32, ge=1, le=SLOTS)
     scheduling: Literal["lockstep", "continuous"] = "lockstep"
     sandbox: Literal["auto", "bubblewrap", "landlock", "unsafe_local"] = "auto"
     temperature: float = Field(1.0, gt=0)
     max_new_tokens: int = Field(16, ge=1)
     max_context: int = Field(1024, ge=32)
     max_steps: int | None = Field(None, ge=1)
-    wall_s: float = Field(120.0, gt=0)
+    wall_s: float | None = Field(None, gt=0)
     retries: int = Field(2, ge=0)
     min_coverage: float = Field(0.9, ge=0, le=1)

@@ -71,13 +71,13 @@ class EpisodeResult:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of every episode of a worker. wall_s: a hung episode's end, never an agent's budget."""
+    """Of every episode of a worker, counted as the agent's own budgets."""
 
     max_new_tokens: int = 16
     max_context: int = 2048
     max_steps: int | None = None  # None: the task's own
     max_tokens: int | None = None
-    wall_s: float = 300.0
+    wall_s: float | None = None
     trace: Level = "full"
 
 

@@ -35,7 +35,7 @@ class RolloutWorker:
         self._env = make_env(environment.name, **environment.options)
         self._renderer = Renderer.from_pretrained(tokenizer)
         self._engine = engine
-        self._sandbox = Sandbox(config.sandbox)
+        self._sandbox = Sandbox(config.sandbox, slots=config.concurrency)
         self._bundles: dict[Path, Bundle] = {}
         self._limits = Limits(
             max_new_tokens=config.max_new_tokens,

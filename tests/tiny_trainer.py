@@ -55,7 +55,7 @@ def random_batch(
         behaviour=np.where(mask, -5.7, 0.0),
         offsets=offsets,
         trajectory=np.repeat(np.arange(trajectories), segments),
-        rewards=np.arange(trajectories) % 3 / 2.0,
+        rewards=np.arange(trajectories) * 7 % 5 / 4.0,
         groups=[f"task-{i % 2}" for i in range(trajectories)],
         harnesses=[f"h{i % 3}" for i in range(trajectories)],
         outcomes=["completed"] * trajectories,

@@ -25,8 +25,8 @@ from harness.sandbox.zygote import Confinement
 
 Level = Literal["auto", "bubblewrap", "landlock", "unsafe_local"]
 LEVELS: tuple[Level, ...] = ("auto", "bubblewrap", "landlock", "unsafe_local")
-SLOTS = 32
-"""Episodes of one zygote at the same time."""
+MAX_SLOTS = 256
+"""Episodes of one zygote at the same time, at most: each has a scratch file system of its own."""
 
 SCRATCH_BYTES = 16 << 20
 _SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/etc/ld.so.cache", "/etc/localtime")
@@ -81,8 +81,11 @@ def probe() -> Probe:
     return Probe(found, landlock.abi(), seccomp.available())
 
 
-def plans(level: Level, machine: Probe) -> list[Plan]:
-    """The ways to try for `level`, the strongest first. Raises SandboxUnavailable if none."""
+def plans(level: Level, machine: Probe, slots: int) -> list[Plan]:
+    """The ways to try for `level` with `slots` episodes at once, the strongest first.
+
+    Raises SandboxUnavailable if there is none.
+    """
     if level not in LEVELS:
         raise ValueError(f"sandbox level {level!r}; one of {', '.join(LEVELS)} is expected")
     python = (sys.executable, "-s", "-P", "-S", "-B", "-c", _BOOT, os.pathsep.join(import_paths()))
@@ -91,7 +94,7 @@ def plans(level: Level, machine: Probe) -> list[Plan]:
     out: list[Plan] = []
     read = tuple(readable_paths())
     if level in ("auto", "bubblewrap") and machine.bubblewrap and machine.seccomp:
-        scratch = tuple(f"/scratch/{slot}" for slot in range(SLOTS))
+        scratch = tuple(f"/scratch/{slot}" for slot in range(slots))
         inside = Confinement(
             landlock=machine.landlock > 0,
             seccomp=True,

@@ -22,7 +22,7 @@ from harness.host import Host, HostError, ToolReply
 from harness.metered import Budgets, MeteredHost
 from harness.runloop import TASK_END_S, RunResult
 from harness.sandbox import containment, protocol
-from harness.sandbox.containment import SLOTS, Plan, Probe, SandboxUnavailable
+from harness.sandbox.containment import MAX_SLOTS, Plan, Probe, SandboxUnavailable
 from harness.sandbox.limits import Limits
 from harness.sandbox.process import START_S, Child, ZygoteProcess
 from harness.trace import Level as TraceLevel
@@ -43,13 +43,14 @@ class Ran(NamedTuple):
 class Sandbox:
     """Starts harness processes at an isolation level; many episodes at once.
 
-    level: auto (the strongest that works), bubblewrap, landlock, unsafe_local. The zygote starts
-    with the first episode and again where it died.
+    level: auto (the strongest that works), bubblewrap, landlock, unsafe_local. slots: episodes at
+    the same time; more wait. The zygote starts with the first episode and again where it died; it
+    ends with the thread that started it (the kernel's parent-death signal is a thread's).
     """
 
-    def __init__(self, level: containment.Level = "auto", slots: int = SLOTS) -> None:
-        if not 1 <= slots <= SLOTS:
-            raise ValueError(f"sandbox slots {slots}; 1 to {SLOTS} are expected")
+    def __init__(self, level: containment.Level = "auto", slots: int = 64) -> None:
+        if not 1 <= slots <= MAX_SLOTS:
+            raise ValueError(f"sandbox slots {slots}; 1 to {MAX_SLOTS} are expected")
         self.requested = level
         self.slots = slots
         self.refused: list[str] = []  # why stronger ways did not work
@@ -124,9 +125,9 @@ class Sandbox:
 
     async def _start(self) -> ZygoteProcess:
         self.refused = []
-        for plan in containment.plans(self.requested, containment.probe()):
+        for plan in containment.plans(self.requested, containment.probe(), self.slots):
             try:
-                zygote = await ZygoteProcess.start(plan, SLOTS)
+                zygote = await ZygoteProcess.start(plan, self.slots)
             except SandboxUnavailable as error:
                 self.refused.append(str(error))
                 continue
@@ -205,8 +206,8 @@ class _Episode:
         """Fork the child and check what it reports of its confinement."""
         ours, theirs = socket.socketpair()
         try:
-            self.child = self.zygote.spawn(theirs, self.limits)
-        except OSError as error:
+            self.child = await self.zygote.spawn(theirs, self.limits)
+        except ConnectionError as error:
             ours.close()
             raise _Ended("infra_error", f"no harness process: {error}") from error
         finally:
@@ -261,7 +262,9 @@ class _Episode:
             if self.crash is not None:
                 raise self.crash from error
             if self.pending:
-                raise _Ended("truncated", "deadline: the wall time was used up") from error
+                # The child waits for us: its own budget's end, or else the host's failing.
+                status = "truncated" if self.host.budgets.wall_s else "infra_error"
+                raise _Ended(status, "deadline: the wall time was used up") from error
             if loop.time() >= self.wall:
                 raise _Ended("harness_error", "did not end with its wall time; killed") from error
             raise _Ended(

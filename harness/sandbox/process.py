@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -101,28 +102,44 @@ class ZygoteProcess:
                 f"{plan.name}: the zygote did not start: {said or 'no message'}"
             )
 
-    def spawn(self, sock: socket.socket, limits: Limits) -> Child:
+    async def spawn(self, sock: socket.socket, limits: Limits) -> Child:
         """Fork a child that owns the other end of `sock`'s pair; the caller closes `sock`.
 
-        Raises BrokenPipeError or ConnectionResetError where the zygote is gone."""
+        Raises ConnectionError where the zygote is gone."""
         self._next += 1
         child = Child(self._next, self._free.pop(), self.loop.create_future())
+        self._children[child.id] = child
         order = {"op": "spawn", "id": child.id, "slot": child.slot, "limits": limits.to_json()}
         try:
-            socket.send_fds(self._control, [json.dumps(order).encode()], [sock.fileno()])
-        except OSError:
+            await self._order(order, [sock.fileno()])
+        except BaseException:
+            self._children.pop(child.id, None)
             self._free.append(child.slot)
             raise
-        self._children[child.id] = child
         return child
 
     async def end(self, child: Child) -> Exit:
         """Kill the child if it still runs, and wait until it is gone."""
         if not child.exited.done():
-            # A zygote that is gone took its children with it; `_events` says so.
-            with contextlib.suppress(OSError):
-                self._control.send(json.dumps({"op": "kill", "id": child.id}).encode())
+            # A zygote that is gone took its children with it; `_lose` says so.
+            with contextlib.suppress(ConnectionError):
+                await self._order({"op": "kill", "id": child.id}, [])
         return await asyncio.shield(child.exited)
+
+    async def _order(self, order: dict[str, object], fds: list[int]) -> None:
+        data = json.dumps(order).encode()
+        while not self.lost:
+            try:
+                socket.send_fds(self._control, [data], fds)
+            except BlockingIOError:  # more orders than the zygote has read yet
+                await asyncio.sleep(0.002)
+            except OSError as error:
+                if error.errno != errno.ETOOMANYREFS:  # likewise, descriptors on their way
+                    raise ConnectionResetError(f"the sandbox's zygote is gone: {error}") from error
+                await asyncio.sleep(0.002)
+            else:
+                return
+        raise ConnectionResetError(self.lost)
 
     def _events(self) -> None:
         while True:

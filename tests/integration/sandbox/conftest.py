@@ -22,7 +22,7 @@ def runner() -> Iterator[asyncio.Runner]:
 def bench(request: pytest.FixtureRequest, runner: asyncio.Runner) -> Iterator[Bench]:
     sandbox = Sandbox(request.param)
     try:
-        plans(request.param, probe())
+        plans(request.param, probe(), sandbox.slots)
         runner.run(sandbox.start())
     except SandboxUnavailable as error:
         pytest.skip(str(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from sandbox_bench import Bench, Echo, at, own, saying
 from harness.host import HostError, ModelReply, ModelRequest
 from harness.metered import Budgets
 from harness.sandbox import Limits, Sandbox
+from harness.sandbox.containment import SandboxUnavailable
 
 QUICK = Limits(silent_s=3.0)
 
@@ -186,6 +188,7 @@ def test_the_environment_and_the_descriptors_hold_nothing_of_the_worker(
     assert set(eval(names)) <= {
         "LC_ALL",
         "LC_CTYPE",
+        "LD_LIBRARY_PATH",
         "PATH",
         "PYTHONHASHSEED",
         "PWD",
@@ -440,4 +443,48 @@ def test_unsafe_local_runs_only_when_it_is_asked_for_and_says_so(runner: asyncio
     assert bench.episode(at("step_start", "yield event")).level == "unsafe_local"
     ran = bench.episode(at("step_start", "time.sleep(1000)\nyield"), limits=QUICK)
     assert ran.result.status == "harness_error"
+    runner.run(bench.sandbox.close())
+
+
+def bwrap_on_path(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a `bwrap` before the real one, as on a machine that forbids some namespaces."""
+    real = shutil.which("bwrap")
+    if real is None:
+        pytest.skip("bubblewrap is not installed")
+    (folder / "bwrap").write_text(f"#!/bin/sh\n{script.replace('REAL', real)}\n")
+    (folder / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+
+def test_without_network_namespaces_bubblewrap_is_used_without_them(
+    runner: asyncio.Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = 'case "$*" in *--unshare-all*) echo forbidden >&2; exit 1;; esac; exec REAL "$@"'
+    bwrap_on_path(tmp_path, script, monkeypatch)
+    bench = Bench(Sandbox("bubblewrap"), runner)
+    assert bench.episode(at("step_start", "yield event")).level == "bubblewrap+landlock+seccomp"
+    assert ["forbidden" in why for why in bench.sandbox.refused] == [True]
+    runner.run(bench.sandbox.close())
+
+
+def test_where_bubblewrap_may_not_work_landlock_is_next_and_the_reason_is_kept(
+    runner: asyncio.Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bwrap_on_path(tmp_path, "echo no permission >&2; exit 1", monkeypatch)
+    bench = Bench(Sandbox("auto"), runner)
+    assert bench.episode(at("step_start", "yield event")).level == "landlock+seccomp"
+    assert all("no permission" in why for why in bench.sandbox.refused)
+    runner.run(bench.sandbox.close())
+    with pytest.raises(SandboxUnavailable, match="no permission"):
+        runner.run(Sandbox("bubblewrap").start())
+
+
+def test_hundreds_of_episodes_run_at_once(runner: asyncio.Runner) -> None:
+    bench = Bench(Sandbox("auto", slots=128), runner)
+
+    async def all_of_them() -> set[str]:
+        runs = [bench.run(at("step_start", "yield event"), seed=i) for i in range(200)]
+        return {ran.result.status for ran in await asyncio.gather(*runs)}
+
+    assert runner.run(all_of_them()) == {"completed"}
     runner.run(bench.sandbox.close())

@@ -252,7 +252,7 @@ def test_few_tasks_conclude_nothing_however_clear_they_look(tmp_path):
     _solve_exactly(b, [2] * 5)
     words = verdict(compare([load_run(a), load_run(b)]))
     assert words.headline == "Too few tasks to tell Co-evolution from frozen."
-    assert "which fewer than 10 tasks cannot decide" in words.paragraph
+    assert "which fewer than 20 tasks cannot decide" in words.paragraph
 
 
 def test_co_evolution_that_ends_lower_is_said_to(tmp_path):

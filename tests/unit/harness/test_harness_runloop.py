@@ -218,7 +218,7 @@ def test_a_processor_cannot_raise_an_infrastructure_error_of_its_own() -> None:
 
     result = go(Script([]), Forges())
     assert result.status == "harness_error"
-    assert "its own HostError" in result.reason
+    assert "a HostError that a processor made" in result.reason
 
 
 def test_violations_and_exceptions_have_their_own_status() -> None:

@@ -106,9 +106,7 @@ def test_a_reward_that_is_not_finite_is_named() -> None:
 
 
 rewards_and_keys = st.lists(
-    st.tuples(
-        st.floats(-10, 10, allow_nan=False), st.sampled_from("xyz"), st.sampled_from("ab")
-    ),
+    st.tuples(st.floats(-10, 10, allow_nan=False), st.sampled_from("xyz"), st.sampled_from("ab")),
     min_size=1,
     max_size=30,
 )

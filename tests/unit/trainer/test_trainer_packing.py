@@ -100,9 +100,7 @@ def test_ranks_get_about_the_same_work() -> None:
 
 
 def test_a_small_step_is_cut_so_that_no_rank_idles() -> None:
-    plan = plan_micro_batches(
-        np.full(8, 10), np.arange(8), budget=10_000, ranks=4, layout="padded"
-    )
+    plan = plan_micro_batches(np.full(8, 10), np.arange(8), budget=10_000, ranks=4, layout="padded")
     assert plan.dummies == (0, 0, 0, 0)
 
 

