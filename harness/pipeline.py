@@ -26,8 +26,8 @@ INTERRUPT_STATUSES = ("completed", "truncated", "agent_error")
 """What a processor may end a run as: it cannot declare an infrastructure error (that is unscored)."""
 
 ContextFactory = Callable[[str], Context]
-CallRecord = tuple[str, str, str, str, int]
-"""(hook, component, outcome, exception or "", nanoseconds) of one processor call."""
+Chain = tuple[tuple[str, Callable[..., Any], bool], ...]
+"""(component, hook method, whether it is an async generator), in running order."""
 
 
 class PipelineError(TypeError):
@@ -64,6 +64,11 @@ class ProcessorError(HarnessFault):
         self.cause = cause
 
 
+def offers(processor: Processor) -> bool:
+    """Whether the processor offers tools of its own."""
+    return type(processor).own_tools is not Processor.own_tools
+
+
 def describe(error: BaseException) -> str:
     """`Type: message`, also where a model's exception class cannot say its message."""
     try:
@@ -93,7 +98,9 @@ class Pipeline:
     def __init__(self, bound: Iterable[Bound], max_yields: int = MAX_YIELDS) -> None:
         self.max_yields = max_yields
         bound = tuple(bound)
-        self._chains: dict[str, tuple[tuple[str, Callable[..., Any], bool], ...]] = {}
+        self._chains: dict[str, tuple[Chain, tuple[str, tuple[str, ...]]]] = {}
+        # Components that answer tool calls of their own (see harness.owntools).
+        self.offering = tuple((item.id, item.processor) for item in bound if offers(item.processor))
         for hook in HOOKS:
             chain = []
             for item in bound:
@@ -107,34 +114,38 @@ class Pipeline:
                         "(no yield at all would intercept)"
                     )
                 chain.append((item.id, method, asynchronous))
-            self._chains[hook] = tuple(chain)
+            entry = (hook, tuple(component for component, _, _ in chain))
+            self._chains[hook] = (tuple(chain), entry)
 
     def components(self, hook: str) -> tuple[str, ...]:
         """Ids of the processors that define `hook`, in running order."""
-        return tuple(component for component, _, _ in self._chains[hook])
+        return self._chains[hook][1][1]
 
     async def run(
         self,
         hook: str,
         event: Any,
         contexts: ContextFactory,
-        record: Callable[[CallRecord], None] | None = None,
+        record: Callable[[Any], None] | None = None,
     ) -> list[Any]:
         """The events left of `event` after all processors of `hook`; [] where one intercepted.
 
-        `contexts` gives a component's Context by its id. `record` takes one tuple a call (the
-        harness trace). Raises ContractViolation, ProcessorError, Interrupt, and HostError from a
+        `contexts` gives a component's Context by its id. `record` takes what
+        `harness.harness_trace` describes. Raises ContractViolation, ProcessorError, Interrupt, and HostError from a
         host call of a processor.
         """
-        chain = self._chains[hook]
+        chain, entry = self._chains[hook]
         if not chain:
             return [event]
         snapshot = SNAPSHOT[hook]
         events = [event]
-        mark = perf_counter_ns() if record else 0
+        if record:
+            record(entry)
+            record(perf_counter_ns())
         for component, method, asynchronous in chain:
             context = contexts(component)
             left: list[Any] = []
+            alone = len(events) == 1
             for given in events:
                 before = snapshot(given)
                 try:
@@ -144,24 +155,23 @@ class Pipeline:
                         yielded = list(islice(method(given, context), self.max_yields + 1))
                     if len(yielded) == 1 and yielded[0] is given and snapshot(given) == before:
                         left.append(given)
-                        outcome = "pass"
-                    else:
-                        parts, outcome = self._checked(hook, given, before, yielded)
-                        left += parts
+                        if record:
+                            now = perf_counter_ns()
+                            record(now if alone else (component, "pass", "", now))
+                        continue
+                    parts, outcome = self._checked(hook, given, before, yielded)
+                    left += parts
                 # A processor is a model's code: whatever it raises is its own failure, sys.exit
                 # included. Cancellation is not among these: it is the caller's.
                 except (Exception, SystemExit) as error:
-                    fault = _fault(error, component, hook)
+                    fault = fault_of(error, component, hook)
                     if record:
-                        spent = perf_counter_ns() - mark
-                        record((hook, component, _outcome_of(fault), describe(error), spent))
+                        record((component, outcome_of(fault), describe(error), perf_counter_ns()))
                     if fault is error:
                         raise
                     raise fault from error
                 if record:
-                    now = perf_counter_ns()
-                    record((hook, component, outcome, "", now - mark))
-                    mark = now
+                    record((component, outcome, "", perf_counter_ns()))
             events = left
             if len(events) > self.max_yields:  # splits of splits multiply
                 raise ContractViolation(
@@ -201,7 +211,7 @@ class Pipeline:
         return parts, "split" if parts else "intercept"
 
 
-def _fault(error: BaseException, component: str, hook: str) -> BaseException:
+def fault_of(error: BaseException, component: str, hook: str) -> BaseException:
     """What to raise for what a processor raised: the error itself where it is one of ours."""
     if isinstance(error, HostError | HarnessFault):
         return error
@@ -222,7 +232,8 @@ def _fault(error: BaseException, component: str, hook: str) -> BaseException:
     return ProcessorError(component, hook, error)
 
 
-def _outcome_of(error: BaseException) -> str:
+def outcome_of(error: BaseException) -> str:
+    """The outcome under which the harness trace keeps a call that ended in `error`."""
     if isinstance(error, Interrupt):
         return "interrupt"
     return "violation" if isinstance(error, ContractViolation) else "error"

@@ -9,13 +9,11 @@ ToolResult is added to the history. A blocked call and a withheld result are tol
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any
 
+from harness.contexts import Contexts
 from harness.events import (
     BeforeModel,
     Message,
@@ -29,19 +27,20 @@ from harness.events import (
     ToolCallSpec,
     ToolResult,
 )
+from harness.functions import into
 from harness.host import Host, HostError, ModelRequest, ToolReply, ToolRequest
 from harness.jsonvalue import FrozenDict, thaw
 from harness.metered import Budgets, MeteredHost
+from harness.owntools import OwnTools
 from harness.pipeline import ContractViolation, Pipeline, ProcessorError
-from harness.processor import Context, Interrupt
-from harness.trace import Trace, readable
+from harness.processor import Interrupt
+from harness.result import STATUSES, RunResult, Status
+from harness.shorten import readable
+from harness.trace import Trace
 
-Status = Literal[
-    "completed", "truncated", "agent_error", "harness_error", "infra_error", "contract_violation"
-]
+__all__ = ["BLOCKED", "STATUSES", "WITHHELD", "RunResult", "Status", "run"]
+
 Part = Coroutine[Any, Any, object]
-STATUSES: tuple[Status, ...] = get_args(Status)
-
 ENDED = "the environment ended the episode"
 BLOCKED = "[The harness blocked this call; it was not carried out.]"
 WITHHELD = "[The harness withheld this result.]"
@@ -50,16 +49,6 @@ HANG_GRACE_S = 1.0
 
 TASK_END_S = 5.0
 """Seconds that the processors of task_end have together, also after the run's own time is up."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """How a run ended. output: the last text of the model. steps: turns begun."""
-
-    status: Status
-    reason: str
-    steps: int
-    output: str
 
 
 async def run(
@@ -80,39 +69,20 @@ async def run(
     empty, opens the history). `seed` seeds each component's `ctx.rng`. `files`: the bundle's own.
     """
     metered = MeteredHost(host, budgets, clock, trace)
-    return await _Run(pipeline, task, metered, seed, files or {}, trace).episode(observation)
+    contexts = Contexts(task, metered, seed, files or {}, trace)
+    with into(trace.function if trace else None):
+        return await _Run(pipeline, metered, contexts, trace).episode(observation)
 
 
 class _Run:
     def __init__(
-        self,
-        pipeline: Pipeline,
-        task: TaskView,
-        host: MeteredHost,
-        seed: int,
-        files: Mapping[str, bytes],
-        trace: Trace | None,
+        self, pipeline: Pipeline, host: MeteredHost, contexts: Contexts, trace: Trace | None
     ) -> None:
-        self.pipeline, self.task, self.host, self.trace = pipeline, task, host, trace
-        self.seed, self.files = seed, MappingProxyType(dict(files))
-        self.contexts: dict[str, Context] = {}
-        self.shared: dict[str, Any] = {}
+        self.pipeline, self.host, self.context, self.trace = pipeline, host, contexts, trace
+        self.task = contexts.task
         self.hook, self.system, self.output = "task_start", "", ""
         self.history: tuple[Message, ...] = ()
         self.steps = self.calls = 0
-
-    def context(self, component: str) -> Context:
-        context = self.contexts.get(component)
-        if context is None:
-            context = self.contexts[component] = Context(
-                task=self.task,
-                component=component,
-                rng=random.Random(f"{self.seed}:{component}"),
-                host=self.host,
-                files=self.files,
-                shared=self.shared,
-            )
-        return context
 
     async def through(self, hook: str, event: Any) -> list[Any]:
         self.hook = hook
@@ -164,6 +134,8 @@ class _Run:
         return "completed", ""
 
     async def loop(self, observation: ToolReply) -> None:
+        self.own = OwnTools(self.pipeline.offering, self.task)
+        self.task = self.context.task = self.own.task
         for start in await self.through("task_start", TaskStart(self.task)):
             self.system = start.system_prompt
         text = observation.content or self.task.instruction
@@ -233,7 +205,11 @@ class _Run:
             if not call.approved:
                 continue
             request = ToolRequest(step, call.call_id, call.name, thaw(call.input))
-            reply = await self.host.tool(request)
+            if call.name in self.own:
+                record = self.trace.record if self.trace else None
+                reply = await self.own.answer(request, self.offered(), self.context, record)
+            else:
+                reply = await self.host.tool(request)
             choices, done = tuple(reply.choices), reply.done
             result = ToolResult(
                 step, call.call_id, call.name, reply.content, reply.is_error, choices, done

@@ -10,22 +10,30 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
-from harness.events import HOOKS, Message
+from harness.events import Message
+from harness.functions import FunctionRecord
+from harness.harness_trace import (
+    CHANGED,
+    FIELDS,
+    FUNCTION_FIELDS,
+    NOTE_FIELDS,
+    OUTCOMES,
+    HarnessTrace,
+    TraceError,
+    checked,
+)
 from harness.host import ModelReply, ModelRequest, ToolReply, ToolRequest
 from harness.jsonvalue import thaw
+from harness.shorten import middle_out, readable
 
 Level = Literal["off", "agent", "full"]
 LEVELS: tuple[Level, ...] = ("off", "agent", "full")
-OUTCOMES = ("pass", "transform", "split", "intercept", "interrupt", "violation", "error")
-CHANGED = frozenset({"transform", "split", "intercept"})
+
+__all__ = ["CHANGED", "LEVELS", "OUTCOMES", "Level", "Trace", "TraceError", "readable"]
 
 MAX_FIELD = 4_000
 MAX_TOTAL = 1_000_000
 MAX_CALLS = 50_000
-
-
-class TraceError(ValueError):
-    """Harness records from a child that are not what `Trace.harness_records` writes."""
 
 
 class Trace:
@@ -51,89 +59,72 @@ class Trace:
         self.max_field = max_field
         self.max_total = max_total
         self.max_calls = max_calls
-        self._step = 0
-        self._agent: list[tuple[Any, Any]] = []
-        # Tuples (hook, component, outcome, exception, nanoseconds); an int marks a step's begin.
-        self._calls: list[Any] = []
+        self._agent: list[Any] = []  # request, reply, request, reply, …
+        self._harness = HarnessTrace(self._cut, max_field, max_calls) if level == "full" else None
+        # Where the pipeline puts what it did (see harness_trace); None: nowhere.
+        self.record = self._harness.record if self._harness else None
         self._adopted: dict[str, Any] | None = None
-        self._stopped = False
-        self.record: Callable[[Any], None] | None = self._calls.append if level == "full" else None
         self._end: dict[str, Any] = {}
+
+    @property
+    def function(self) -> Callable[[FunctionRecord], None] | None:
+        """Where calls of the bundle's own functions go; None: nowhere."""
+        return self._harness.function if self._harness else None
+
+    def note(self, component: str, text: str) -> None:
+        """A processor wrote a note; kept at level full."""
+        if self._harness:
+            self._harness.note(component, text)
 
     def begin(self, step: int) -> None:
         """Step `step` begins: what follows belongs to it."""
-        self._step = step
-        if self.record:
-            self._calls.append(step)
-            if len(self._calls) > self.max_calls:
-                self.record = None
-                self._stopped = True
+        if self._harness:
+            self._harness.begin(step)
+            self.record = self._harness.record
 
     def model(self, request: ModelRequest, reply: ModelReply) -> None:
         """A model call was answered."""
         if self.level != "off":
-            self._agent.append((request, reply))
+            self._agent.append(request)
+            self._agent.append(reply)
 
     def tool(self, request: ToolRequest, reply: ToolReply) -> None:
         """A tool call was answered."""
         if self.level != "off":
-            self._agent.append((request, reply))
+            self._agent.append(request)
+            self._agent.append(reply)
 
     def end(self, status: str, reason: str, steps: int) -> None:
         """The run ended as `RunResult` says."""
         self._end = {"status": status, "reason": self._cut(reason), "steps": steps}
 
-    def harness_records(self) -> list[list[Any]]:
-        """Every processor call as [step, hook, component, outcome, microseconds, exception]."""
-        out: list[list[Any]] = []
-        step = 0
-        for item in self._calls:
-            if type(item) is int:
-                step = item
-                continue
-            hook, component, outcome, raised, ns = item
-            out.append([step, hook, component, outcome, round(ns / 1000, 1), self._cut(raised)])
-        return out
-
     def harness_json(self) -> dict[str, Any]:
         """The harness trace within the size limit, as JSON values; what `adopt` takes."""
-        records, dropped = _middle_out(self.harness_records(), self.max_total)
-        return {"records": records, "dropped": dropped, "stopped": self._stopped}
+        if self._harness is None:
+            return {"records": [], "functions": [], "notes": [], "dropped": 0, "stopped": False}
+        return self._harness.to_json(self.max_total)
 
     def adopt(self, harness: object) -> None:
         """Take over the harness trace of a sandboxed child, the JSON of its `harness_json`.
 
         Raises TraceError where it is malformed: the child runs evolved code.
         """
-        if not (
-            isinstance(harness, dict)
-            and isinstance(harness.get("records"), list)
-            and len(harness["records"]) <= 2 * self.max_calls
-            and type(harness.get("dropped")) is int
-            and type(harness.get("stopped")) is bool
-        ):
-            raise TraceError("harness trace: records within the size limit are expected")
-        for record in harness["records"]:
-            if not (
-                isinstance(record, list)
-                and [type(v) for v in record] == [int, str, str, str, float, str]
-                and record[1] in HOOKS
-                and record[3] in OUTCOMES
-                and all(len(text) <= self.max_field + 64 for text in (record[2], record[5]))
-            ):
-                raise TraceError(f"harness trace: malformed record {repr(record)[:200]}")
-        self._adopted = harness
+        self._adopted = checked(harness, self.max_field, self.max_calls)
 
     def to_json(self) -> dict[str, Any]:
-        """The whole as JSON values: {schema, run_id, level, status, …, agent, harness, dropped}."""
-        agent, agent_dropped = _middle_out(self._agent_entries(), self.max_total)
+        """The whole as JSON values: {schema, run_id, level, status, …, agent, harness, functions, …}."""
+        agent, agent_dropped = middle_out(self._agent_entries(), self.max_total)
         harness = self._adopted or self.harness_json()
         out: dict[str, Any] = {"schema": 1, "run_id": self.run_id, "level": self.level, **self._end}
         if self.level != "off":
             out["agent"] = agent
         if self.level == "full":
-            out["harness_fields"] = ["step", "hook", "component", "outcome", "us", "exception"]
+            out["harness_fields"] = list(FIELDS)
             out["harness"] = harness["records"]
+            out["function_fields"] = list(FUNCTION_FIELDS)
+            out["functions"] = harness["functions"]
+            out["note_fields"] = list(NOTE_FIELDS)
+            out["notes"] = harness["notes"]
         out["dropped"] = {
             "agent": agent_dropped,
             "harness": harness["dropped"],
@@ -143,7 +134,7 @@ class Trace:
 
     def _agent_entries(self) -> Iterable[dict[str, Any]]:
         previous: dict[str, tuple[Message, ...]] = {}
-        for request, reply in self._agent:
+        for request, reply in zip(self._agent[::2], self._agent[1::2], strict=True):
             if isinstance(request, ModelRequest):
                 before = previous.get(request.role, ())
                 kept = _common(before, request.messages)
@@ -204,11 +195,6 @@ class Trace:
         return text[: self.max_field] + f" … [{len(text) - self.max_field} characters cut]"
 
 
-def readable(text: str) -> str:
-    """The same text; lone surrogates, which UTF-8 cannot hold, become `?`."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
-
-
 def _common(a: Sequence[Message], b: Sequence[Message]) -> int:
     n = 0
     for x, y in zip(a, b, strict=False):
@@ -216,20 +202,3 @@ def _common(a: Sequence[Message], b: Sequence[Message]) -> int:
             break
         n += 1
     return n
-
-
-def _middle_out(entries: Iterable[Any], limit: int) -> tuple[list[Any], int]:
-    """Entries within `limit` characters of JSON, the middle left out, and how many were."""
-    listed = list(entries)
-    sizes = [len(json.dumps(entry)) for entry in listed]
-    if sum(sizes) <= limit:
-        return listed, 0
-    head, used = 0, 0
-    while used + sizes[head] <= limit // 2:
-        used += sizes[head]
-        head += 1
-    tail = len(listed)
-    while tail > head and used + sizes[tail - 1] <= limit:
-        tail -= 1
-        used += sizes[tail]
-    return listed[:head] + listed[tail:], tail - head

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from harness.sandbox.containment import SLOTS
+from harness.sandbox.containment import MAX_SLOTS
 
 
 class EnvironmentConfig(BaseModel):
@@ -34,7 +34,7 @@ class RolloutConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     workers: int = Field(1, ge=1)
-    concurrency: int = Field(32, ge=1, le=SLOTS)
+    concurrency: int = Field(32, ge=1, le=MAX_SLOTS)
     scheduling: Literal["lockstep", "continuous"] = "lockstep"
     sandbox: Literal["auto", "bubblewrap", "landlock", "unsafe_local"] = "auto"
     temperature: float = Field(1.0, gt=0)

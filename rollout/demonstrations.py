@@ -69,13 +69,18 @@ class _Demonstrator:
     """The host of a run in which the expert answers for the model."""
 
     def __init__(
-        self, session: Session, expert: Expert, answer: Answer, rng: random.Random, slip: float
+        self,
+        session: Session,
+        expert: Expert,
+        answer: Answer,
+        rng: random.Random,
+        noise: float,
     ) -> None:
         self._session = session
         self._expert = expert
         self._answer = answer
         self._rng = rng
-        self._slip = slip
+        self._noise = noise
         self._choices: tuple[str, ...] = ()
         self.turns: list[Demonstration] = []
 
@@ -85,13 +90,14 @@ class _Demonstrator:
 
     async def model(self, request: ModelRequest) -> ModelReply:
         said = self._answer(self._expert.command(), request.messages)
-        if said is not None:
-            self.turns.append(Demonstration(request.messages, said))
-        if said is None or self._rng.random() < self._slip:
-            # Off the expert's path: such states are where a learner finds itself.
+        if said is None or self._rng.random() < self._noise:
             offered = [self._answer(c, request.messages) for c in self._choices]
             others = [o for o in offered if o is not None]
-            said = self._rng.choice(others) if others else self._rng.choice(self._choices)
+            stray = self._rng.choice(others) if others else self._rng.choice(self._choices)
+            if said is None:  # the harness does not offer the expert's way: nothing to show
+                return ModelReply(stray)
+            said = stray
+        self.turns.append(Demonstration(request.messages, said))
         return ModelReply(said)
 
     async def tool(self, request: ToolRequest) -> ToolReply:
@@ -107,16 +113,16 @@ async def demonstrate(
     expert: Expert,
     answer: Answer,
     seed: int,
-    slip: float = 0.0,
+    noise: float = 0.0,
 ) -> list[Demonstration]:
     """The turns of one episode that the expert solves; [] where it does not, or the harness failed.
 
-    slip: probability a turn that a random offered command is carried out instead of the expert's,
-    whose answer is demonstrated all the same (DAgger-like coverage of off-path states).
+    noise: share of turns in which the demonstrator errs: a random offered command is shown and
+    carried out. It covers states off the expert's path, and leaves something to unlearn.
     """
     rng = random.Random(seed)
     first = session.reset()
-    host = _Demonstrator(session, expert, answer, rng, slip)
+    host = _Demonstrator(session, expert, answer, rng, noise)
     host.see(first.text, first.choices)
     ran = await run_inprocess(
         bundle,

@@ -72,7 +72,7 @@ class TrainerConfig(BaseModel):
     world_size: int = Field(1, ge=1, description="Ranks: one Ray actor each.")
     threads_per_rank: int = Field(1, ge=1, description="OMP_NUM_THREADS of a rank.")
     micro_batch_tokens: int = Field(
-        8192,
+        4096,
         ge=1,
         description="Tokens of one forward pass, padding included. A longer segment is alone.",
     )

@@ -44,8 +44,8 @@ class VariationConfig(BaseModel):
 class WarmstartConfig(BaseModel):
     """Supervised start on an expert's demonstrations, rendered by varied harnesses.
 
-    bundle: the harness that variations start from. slip: share of demonstrated turns after which
-    a random action is carried out instead. prompt_weight: weight of the language-model loss on
+    bundle: the harness that variations start from. noise: share of turns in which the demonstrator
+    errs (a random offered action is shown and carried out). prompt_weight: weight of the language-model loss on
     prompt tokens beside the answer's. The result is cached under a hash of all this, of the
     environment and of the harness code.
     """
@@ -56,7 +56,7 @@ class WarmstartConfig(BaseModel):
     architecture: ArchitectureConfig = ArchitectureConfig()
     episodes: int = Field(2000, ge=1)
     variations: tuple[VariationConfig, ...] = ()
-    slip: float = Field(0.1, ge=0, lt=1)
+    noise: float = Field(0.1, ge=0, lt=1)
     lr: float = Field(3e-3, gt=0)
     batch_size: int = Field(16, ge=1)
     epochs: float = Field(1.0, gt=0)

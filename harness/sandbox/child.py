@@ -89,7 +89,7 @@ async def _episode(fd: int, landlock_abi: int, seccomp: bool) -> None:
     random.seed(seed)
     try:
         bundle = protocol.load_bundle(protocol.decode(bundle_line))
-        bound = build(bundle, allow_own_code=True)
+        bound = build(bundle, allow_own_code=True, traced=level == "full")
         problems = missing_tools(bound, [tool.name for tool in task.tools])
         if problems:
             raise BuildError(problems)

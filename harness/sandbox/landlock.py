@@ -16,7 +16,7 @@ from collections.abc import Iterable
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _READ_FILE, _READ_DIR = 1 << 2, 1 << 3
 _EXECUTE, _WRITE_FILE, _TRUNCATE, _IOCTL_DEV = 1 << 0, 1 << 1, 1 << 14, 1 << 15
-_FILE_RIGHTS = _WRITE_FILE | _READ_FILE | _TRUNCATE
+_FILE_RIGHTS = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 # Making devices, sockets and fifos (bits 6, 9, 10, 11) is granted nowhere.
 _MAKE_PLAIN = (1 << 4) | (1 << 5) | (1 << 7) | (1 << 8)
 _HANDLED = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
@@ -36,8 +36,15 @@ def abi() -> int:
     return max(int(_LIBC.syscall(_CREATE, None, 0, 1)), 0)
 
 
-def confine(read: Iterable[str], write: Iterable[str], *, max_abi: int | None = None) -> int:
-    """Allow reading below `read` and changing files below `write`; all else is refused.
+def confine(
+    read: Iterable[str],
+    write: Iterable[str],
+    *,
+    execute: Iterable[str] = (),
+    max_abi: int | None = None,
+) -> int:
+    """Allow reading below `read`, changing files below `write`, reading and running below
+    `execute`; all else is refused.
 
     Missing paths are left out. Returns the ABI in force. Raises LandlockError.
     """
@@ -62,6 +69,8 @@ def confine(read: Iterable[str], write: Iterable[str], *, max_abi: int | None = 
     try:
         for path in read:
             _add(ruleset, path, _READ_FILE | _READ_DIR, handled)
+        for path in execute:
+            _add(ruleset, path, _READ_FILE | _READ_DIR | _EXECUTE, handled)
         for path in write:
             rights = _READ_FILE | _READ_DIR | _WRITE_FILE | _TRUNCATE | _MAKE_PLAIN
             _add(ruleset, path, rights, handled)

@@ -261,7 +261,7 @@ class _Episode:
         except TimeoutError as error:
             if self.crash is not None:
                 raise self.crash from error
-            if self.pending:
+            if self.pending and self.host is not None:
                 # The child waits for us: its own budget's end, or else the host's failing.
                 status = "truncated" if self.host.budgets.wall_s else "infra_error"
                 raise _Ended(status, "deadline: the wall time was used up") from error

@@ -58,7 +58,8 @@ class HouseholdEnv:
 
     max_receptacles: 4 (easy), 8, or None for whole floor plans. counts: tasks a split (a split
     that is left out has its default of COUNTS). max_steps: tool calls an episode. seed: of the
-    tasks. reward: "subgoals", the share of sub-goals reached, or "success", 0 or 1.
+    tasks. reward: "subgoals", the share of sub-goals reached, or "success", 0 or 1. step_cost: taken
+    from the reward for every tool call, so that of two successes the shorter one is worth more.
     """
 
     name = NAME
@@ -71,6 +72,7 @@ class HouseholdEnv:
         max_steps: int = 30,
         seed: int = 0,
         reward: Literal["success", "subgoals"] = "subgoals",
+        step_cost: float = 0.0,
     ) -> None:
         if max_receptacles is not None and max_receptacles < 4:
             raise HouseholdOptionError(
@@ -81,6 +83,11 @@ class HouseholdEnv:
             raise HouseholdOptionError(f"max_steps is {max_steps}; expected 1 or more")
         if reward not in ("success", "subgoals"):
             raise HouseholdOptionError(f"reward is {reward!r}; expected 'success' or 'subgoals'")
+        if not 0 <= step_cost * max_steps < 1:
+            raise HouseholdOptionError(
+                f"step_cost is {step_cost}; expected 0 or more and below 1 / max_steps = "
+                f"{1 / max_steps:g}, so that success is worth more than giving up early"
+            )
         for split, count in (counts or {}).items():
             if split not in SPLITS or count < 0:
                 raise HouseholdOptionError(
@@ -92,6 +99,7 @@ class HouseholdEnv:
         self.max_steps = max_steps
         self.seed = seed
         self.reward: Literal["success", "subgoals"] = reward
+        self.step_cost = step_cost
         self._tasks: dict[Split, tuple[Task, ...]] = {}
         self._lock = threading.Lock()
 
@@ -119,7 +127,7 @@ class HouseholdEnv:
             spec = GameSpec.from_json(task.payload)
         except SpecError as error:
             raise EnvError(f"task {task.id}: {error}") from error
-        return HouseholdSession(spec, self.max_steps, self.reward)
+        return HouseholdSession(spec, self.max_steps, self.reward, self.step_cost)
 
     def _task(self, split: Split, index: int) -> Task:
         types = load_tables().task_types
@@ -163,12 +171,17 @@ class HouseholdSession:
     """One episode. It ends when the goal is reached or after `max_steps` tool calls."""
 
     def __init__(
-        self, spec: GameSpec, max_steps: int, reward: Literal["success", "subgoals"]
+        self,
+        spec: GameSpec,
+        max_steps: int,
+        reward: Literal["success", "subgoals"],
+        step_cost: float,
     ) -> None:
         self.spec = spec
         self.world = World.from_spec(spec)
         self._max_steps = max_steps
         self._reward = reward
+        self._step_cost = step_cost
         self.reset()
 
     def reset(self) -> Observation:
@@ -197,6 +210,7 @@ class HouseholdSession:
         """detail: each sub-goal as a bool, and the steps taken."""
         shaped = self._progress.fraction()
         reward = shaped if self._reward == "subgoals" else float(self._won)
+        reward -= self._step_cost * self._steps
         return Score(reward, self._won, {**self._progress.reached, "steps": self._steps})
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ from harness.events import (
     ToolCallSpec,
     ToolResult,
 )
+from harness.harness_trace import expand
 from harness.host import HostError
 from harness.jsonvalue import FrozenDict
 from harness.pipeline import (
@@ -333,16 +334,38 @@ def test_every_call_is_recorded_with_its_outcome() -> None:
     run(
         "after_tool", passes, maps(lambda e: replace(e, content="x")), yields(), record=calls.append
     )
-    assert [(c[0], c[1], c[2], c[3]) for c in calls] == [
+    records = list(expand(calls))
+    assert [r[1:5] for r in records] == [
         ("after_tool", "p0", "pass", ""),
         ("after_tool", "p1", "transform", ""),
         ("after_tool", "p2", "intercept", ""),
     ]
-    assert all(isinstance(c[4], int) and c[4] >= 0 for c in calls)
+    assert all(isinstance(r[5], int) and r[5] >= 0 for r in records)
     calls.clear()
     with pytest.raises(ProcessorError):
         run("after_tool", raises(ValueError("no")), record=calls.append)
-    assert calls[0][2:4] == ("error", "ValueError: no")
+    assert next(expand(calls))[3:5] == ("error", "ValueError: no")
+
+
+def test_after_a_split_the_record_says_which_processor_had_which_part() -> None:
+    calls: list[Any] = []
+
+    def twice(self: Any, event: Any, ctx: Any) -> Any:
+        yield event
+        yield event
+
+    run("after_tool", passes, twice, passes, passes, record=calls.append)
+    run("after_tool", passes, passes, record=calls.append)
+    assert [r[2:4] for r in expand(calls)] == [
+        ("p0", "pass"),
+        ("p1", "split"),
+        ("p2", "pass"),
+        ("p2", "pass"),
+        ("p3", "pass"),
+        ("p3", "pass"),
+        ("p0", "pass"),
+        ("p1", "pass"),
+    ]
 
 
 @settings(max_examples=50, deadline=None)

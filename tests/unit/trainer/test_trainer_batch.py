@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rollout.buffer import BufferView
 from rollout.trajectory import Outcome, OutcomeKind, Segment, Trajectory
-from trainer.batch import from_trajectories, normaliser, single_temperature
+from trainer.batch import for_scoring, from_trajectories, from_view, normaliser, single_temperature
 from trainer.errors import BatchError
 
 
@@ -123,3 +124,38 @@ def test_a_missing_logprob_is_refused() -> None:
 def test_an_empty_round_is_an_empty_batch() -> None:
     batch, report = from_trajectories([], "pooled")
     assert (batch.segments, report.groups) == (0, 0)
+
+
+def test_a_view_of_the_buffer_trains_as_its_trajectories_and_is_scored_whole() -> None:
+    trajectories = [
+        trajectory("a", 1.0, SPLIT),
+        trajectory("b", 0.0, (ONE,), "harness_error"),
+        trajectory("c", 0.0, (ONE,)),
+    ]
+    segments = [s for t in trajectories for s in t.segments]
+    view = BufferView(
+        token_ids=np.concatenate([s.token_ids for s in segments]),
+        loss_mask=np.concatenate([s.loss_mask for s in segments]),
+        logprobs=np.concatenate([s.logprobs for s in segments]),
+        versions=np.concatenate([s.versions for s in segments]),
+        trainer_logprobs=None,
+        offsets=np.concatenate([[0], np.cumsum([len(s) for s in segments])]),
+        trajectory=np.array([0, 0, 1, 2]),
+        temperatures=np.ones(4),
+        ids=np.array(["a", "b", "c"]),
+        groups=np.array(["task"] * 3),
+        harnesses=np.array(["h"] * 3),
+        outcomes=np.array([t.outcome.kind for t in trajectories]),
+        roles=np.array(["incumbent"] * 3),
+        rewards=np.array([1.0, 0.0, 0.0]),
+        success=np.array([True, False, False]),
+        policy_versions=np.zeros(3, dtype=np.int32),
+        rounds=np.zeros(3, dtype=np.int32),
+    )
+    found, _ = from_view(view, "pooled")
+    expected, _ = from_trajectories(trajectories, "pooled")
+    for name in ("token_ids", "loss_mask", "behaviour", "offsets", "trajectory", "advantage"):
+        assert getattr(found, name).tolist() == getattr(expected, name).tolist()
+    whole = for_scoring(view)
+    assert len(whole.token_ids) == len(view.token_ids)
+    assert whole.segments == 4

@@ -31,7 +31,8 @@ def test_transformers_remembers_zero3_only_while_the_config_lives() -> None:
     from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
     kept = compat.remember_zero3(compat.deepspeed_config(TrainerConfig(zero_stage=3)))
-    assert kept is not None and is_deepspeed_zero3_enabled()
+    assert kept is not None
+    assert is_deepspeed_zero3_enabled()
     compat.forget_zero3()
     assert not is_deepspeed_zero3_enabled()
 
@@ -40,7 +41,8 @@ def test_a_loaded_model_has_no_dropout_and_no_cache(tiny_model: Path) -> None:
     model = compat.load_model(str(tiny_model), TrainerConfig())
     assert model.config.use_cache is False
     assert all(m.p == 0 for m in model.modules() if isinstance(m, torch.nn.Dropout))
-    assert hasattr(model, "base_model") and model.base_model is not model
+    assert hasattr(model, "base_model")
+    assert model.base_model is not model
 
 
 def test_bf16_accumulates_gradients_in_fp32() -> None:

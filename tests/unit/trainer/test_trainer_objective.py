@@ -63,7 +63,8 @@ def test_an_extreme_log_ratio_is_clamped_not_infinite() -> None:
     t = tokens(behaviour=LOG - torch.tensor([900.0, -900.0, 0.0], dtype=torch.float64))
     result = policy_loss(t, TrainerConfig(ratio_mask=None, dual_clip=None))
     result.total.backward()
-    assert torch.isfinite(result.total) and torch.isfinite(t.logprobs.grad).all()
+    assert torch.isfinite(result.total)
+    assert torch.isfinite(t.logprobs.grad).all()
     assert float(result.peak) == 20.0
 
 
