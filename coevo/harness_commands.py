@@ -127,12 +127,16 @@ def _show(arguments: argparse.Namespace) -> None:
     console = Console()
     console.print(Text(f"bundle {bundle.id}"))
     order, problems = _order(bundle)
-    table = Table("component", "kind", "runs", "entrypoint", "parameters", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for name in ("component", "kind", "runs"):
+        table.add_column(name, no_wrap=True)
+    for name in ("entrypoint", "parameters"):
+        table.add_column(name, overflow="fold")
     for item in sorted(bundle.components, key=lambda c: (order.get(c.id, 1 << 30), c.id)):
         position = str(order[item.id] + 1) if item.id in order else ""
         params = canonical(item.params) if item.params else ""
         cells = (item.id, item.kind, position, item.entrypoint or item.path or "", params)
-        table.add_row(*(Text(cell, overflow="fold") for cell in cells))
+        table.add_row(*(Text(cell) for cell in cells))
     if bundle.components:
         console.print(table)
     else:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import ray
 
@@ -17,7 +19,9 @@ from rollout.policy.config import VLLMEngineConfig
 from rollout.policy.vllm import VLLMEngine
 from rollout.tokens import Renderer
 
-MAX_LENGTH = 2048
+MAX_LENGTH = 4096
+"""Tokens of prompt and answer together, or the model's own limit where that is smaller."""
+
 MAX_NEW = 256
 
 
@@ -36,7 +40,9 @@ async def model_answers(
         logging_level=logging.ERROR,
     )
     try:
-        config = VLLMEngineConfig(model=directory, max_model_len=MAX_LENGTH, max_num_seqs=4)
+        shape = json.loads(Path(directory, "config.json").read_text(encoding="utf-8"))
+        length = min(MAX_LENGTH, shape.get("max_position_embeddings", MAX_LENGTH))
+        config = VLLMEngineConfig(model=directory, max_model_len=length, max_num_seqs=4)
         engine = await VLLMEngine.start(config)
         try:
             yield _Model(engine, Renderer.from_pretrained(directory), seed)

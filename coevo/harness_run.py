@@ -20,18 +20,21 @@ from coevo.harness_cli import HarnessCommandError
 from coevo.harness_commands import SHORT, is_store, open_bundle, open_store
 from coevo.harness_view import ShownHost, show_end
 from harness.build import build
-from harness.bundle import Bundle
+from harness.bundle import Bundle, BundleError
 from harness.events import TaskView, ToolCallSpec
+from harness.handbook import check as check_handbook
 from harness.host import Host, HostError, ModelReply, ModelRequest, ToolReply, ToolRequest
 from harness.metered import Budgets
 from harness.parts.parse_repair import calls_in
 from harness.sandbox import Ran, Sandbox, run_inprocess
+from harness.store import StoreError
 from harness.tools.builtin import UnknownTool, built_in
 from harness.tools.confined import Confined
 from harness.tools.registry import ToolHost, ToolRegistry
 from harness.tools.workspace import Workspace
 from rollout.envs import UnknownEnvironment, make_env
 from rollout.envs.base import EnvError, Observation, Session
+from rollout.policy.base import EngineError
 from rollout.task import SPLITS, Task
 
 Answer = Callable[[ModelRequest], ModelReply]
@@ -242,10 +245,18 @@ async def _model(
     if name == "model" and value:
         if not Path(value, "config.json").is_file():
             raise HarnessCommandError(f"--policy {arguments.policy}: {value} has no config.json")
-        from coevo.harness_model import model_answers
-
-        async with model_answers(value, arguments.seed) as model:
-            yield _Served(model, TaskHost(random_policy(0), task.session))
+        try:
+            from coevo.harness_model import model_answers
+        except ImportError as error:
+            raise HarnessCommandError(
+                f"{error}. The engines are not installed: run `make install`, or "
+                "`pip install 'coevo[cpu]'` (`coevo[gpu]` on CUDA machines)"
+            ) from error
+        try:
+            async with model_answers(value, arguments.seed) as model:
+                yield _Served(model, TaskHost(random_policy(0), task.session))
+        except EngineError as error:
+            raise HarnessCommandError(f"--policy {arguments.policy}: {error}") from error
         return
     if name == "hand" and not value:
         answer = hand_policy(console)
@@ -289,17 +300,23 @@ def verify_command(arguments: argparse.Namespace) -> None:
         targets = [arguments.target]
     bad = []
     for target in targets:
-        bundle = open_bundle(target)  # checks the id
-        problem = _problem(bundle, arguments)
-        print(f"{bundle.id[:SHORT]}: {problem or 'ok'}")
+        name = target.rpartition("@")[2][:SHORT] if len(targets) > 1 else target
+        try:
+            bundle = open_bundle(target)  # checks the id
+            name = bundle.id[:SHORT]
+            problem = _problem(bundle, arguments)
+        except (BundleError, StoreError) as error:
+            problem = str(error)
+        print(f"{name}: {problem or 'ok'}")
         if problem:
-            bad.append(bundle.id[:SHORT])
+            bad.append(name)
     if bad:
         raise HarnessCommandError(f"{len(bad)} of {len(targets)} do not run: {', '.join(bad)}")
 
 
 def _problem(bundle: Bundle, arguments: argparse.Namespace) -> str:
-    """Why the bundle cannot run; empty where it can."""
+    """Why the bundle cannot run; empty where it can. Raises BundleError."""
+    check_handbook(bundle)
     if not bundle.has_own_code:
         build(bundle, allow_own_code=False)
     if arguments.static:

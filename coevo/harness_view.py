@@ -33,7 +33,6 @@ class ShownHost:
             self._step = request.step
             self._console.rule(f"step {request.step}", align="left")
         before = self._seen.get(request.role, ())
-        self._seen[request.role] = request.messages
         for message in request.messages:
             if message not in before:
                 self._say(message.role, _spoken(message.content, message.tool_calls))
@@ -41,6 +40,8 @@ class ShownHost:
             self._say("system", f"(asked as {request.role})")
         reply = await self._host.model(request)
         self._say("assistant", _spoken(reply.content, reply.tool_calls))
+        own = Message("assistant", reply.content, tool_calls=reply.tool_calls)
+        self._seen[request.role] = (*request.messages, own)
         return reply
 
     async def tool(self, request: ToolRequest) -> ToolReply:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ from rollout.pool import RolloutPool
 from trainer.group import TrainerGroup
 
 Note = Callable[[str], None]
+
+
+ENGINE_CPUS, WORKER_CPUS = 0.5, 0.25
+"""What Ray books for an engine and a worker: they wait for each other most of the time."""
 
 
 class StackError(RuntimeError):
@@ -48,9 +53,11 @@ class Stack:
         engine_config = config.policy.engine.resolved(
             str(model), rollout.max_context + rollout.max_new_tokens, config.seed
         )
-        engine = await VLLMEngine.start(engine_config, num_cpus=0.5)
+        engine = await VLLMEngine.start(engine_config, num_cpus=ENGINE_CPUS)
         try:
-            pool = RolloutPool(config.environment, rollout, str(model), engine, num_cpus=0.25)
+            pool = RolloutPool(
+                config.environment, rollout, str(model), engine, num_cpus=WORKER_CPUS
+            )
             level = await pool.start()
         except BaseException:
             await engine.shutdown()
@@ -97,6 +104,19 @@ def init_ray(config: RunConfig) -> None:
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    needed = ENGINE_CPUS + WORKER_CPUS * config.rollout.workers
+    if config.trains:
+        needed += config.trainer.world_size * config.trainer.threads_per_rank
+    given = config.resources.num_cpus
+    if given is not None and given < needed:
+        raise StackError(
+            f"resources.num_cpus is {given}, but the run books {needed:g}: an engine "
+            f"{ENGINE_CPUS:g}, {config.rollout.workers} workers {WORKER_CPUS:g} each, "
+            f"{config.trainer.world_size} trainer ranks {config.trainer.threads_per_rank} each; "
+            "raise it, or leave it out to share what there is"
+        )
+    # Without a limit of the user's, ranks and engine may share cores rather than wait for ever.
+    cpus = given or max(math.ceil(needed), os.cpu_count() or 1)
     address = os.environ.get("RAY_ADDRESS")
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address:
@@ -104,7 +124,7 @@ def init_ray(config: RunConfig) -> None:
         return
     ray.init(
         address="local",
-        num_cpus=config.resources.num_cpus,
+        num_cpus=cpus,
         include_dashboard=False,
         object_store_memory=config.resources.object_store_bytes,
         **options,

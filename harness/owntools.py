@@ -24,6 +24,9 @@ from harness.shorten import readable
 MAX_RESULT = 1 << 20
 """Characters of one result."""
 
+MAX_TOOLS = 64
+"""Tools that one component may offer."""
+
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 
@@ -40,7 +43,9 @@ class OwnTools:
         own: list[ToolSpec] = []
         for component, processor in offering:
             try:
-                for spec in processor.own_tools(task):
+                for count, spec in enumerate(processor.own_tools(task)):
+                    if count == MAX_TOOLS:
+                        raise Breach("own_tools", f"offers more than {MAX_TOOLS} tools")
                     own.append(_checked(spec, taken))
                     taken[spec.name] = f"component {component!r}"
                     self._by_name[spec.name] = (component, processor)
@@ -84,8 +89,8 @@ class OwnTools:
             if fault is error:
                 raise
             raise fault from error
-        if record:
-            record(perf_counter_ns())
+        if record:  # as a change: the model reads the answer
+            record((component, "transform", "", perf_counter_ns()))
         return ToolReply(readable(text), failed, choices)
 
 

@@ -37,10 +37,11 @@ class Workspace:
             handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         except OSError as error:
             raise ToolFailure(_said(path, error)) from error
+        state = os.fstat(handle)
+        if not stat.S_ISREG(state.st_mode):
+            os.close(handle)
+            raise ToolFailure(f"{path}: not a regular file")
         with os.fdopen(handle, "rb") as stream:
-            state = os.fstat(handle)
-            if not stat.S_ISREG(state.st_mode):
-                raise ToolFailure(f"{path}: not a regular file")
             if state.st_size > MAX_FILE_BYTES:
                 raise ToolFailure(f"{path}: {state.st_size} bytes, more than {MAX_FILE_BYTES}")
             content = stream.read(MAX_FILE_BYTES + 1)
@@ -91,7 +92,7 @@ class Workspace:
     @contextmanager
     def _folder(self, path: str, make: bool = False) -> Iterator[tuple[int, str]]:
         """The open directory that holds `path`, and the path's last step."""
-        given = path
+        given = path.removesuffix("/.")
         prefix = str(self.root) + "/"
         if path.startswith(prefix):  # a command has seen the whole path
             path = path[len(prefix) :]
