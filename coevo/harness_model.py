@@ -12,7 +12,7 @@ from pathlib import Path
 import ray
 
 from harness.host import HostError, ModelReply, ModelRequest
-from harness.parts.parse_repair import calls_in
+from harness.processors.parse_repair import calls_in
 from rollout.episode import derive_seed
 from rollout.policy.base import ContextOverflow, EngineError, Request, Sampling
 from rollout.policy.config import VLLMEngineConfig

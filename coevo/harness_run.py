@@ -25,7 +25,7 @@ from harness.events import TaskView, ToolCallSpec
 from harness.handbook import check as check_handbook
 from harness.host import Host, HostError, ModelReply, ModelRequest, ToolReply, ToolRequest
 from harness.metered import Budgets
-from harness.parts.parse_repair import calls_in
+from harness.processors.parse_repair import calls_in
 from harness.sandbox import Ran, Sandbox, run_inprocess
 from harness.store import StoreError
 from harness.tools.builtin import UnknownTool, built_in

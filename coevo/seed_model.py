@@ -33,8 +33,8 @@ MARKER = "made.json"
 Report = Callable[[str, int, int], None]
 """(phase, done, of)."""
 
-_SOURCES = ("harness/processors", "rollout/envs/household", "rollout/demonstrations.py",
-            "trainer/warmstart.py", "coevo/seed_model.py")  # fmt: skip
+_SOURCES = ("harness/processors/household_text.py", "harness/processors/last_user.py",
+            "rollout/envs/household", "rollout/demonstrations.py", "trainer/warmstart.py")  # fmt: skip
 
 
 class SeedModelError(RuntimeError):
@@ -57,7 +57,15 @@ def cache_key(config: WarmstartConfig, environment: EnvironmentConfig) -> str:
         "bundle": load(config.bundle).id,
     }
     root = Path(__file__).resolve().parents[1]
-    for name in _SOURCES:
+    components = [c.entrypoint for c in load(config.bundle).components]
+    for variation in config.variations:
+        components += [e.get("component", {}).get("entrypoint") for e in variation.edits]
+    renderers = {
+        f"{entry.partition(':')[0].replace('.', '/')}.py"
+        for entry in components
+        if entry and entry.startswith("harness.")
+    }
+    for name in sorted(renderers.union(_SOURCES)):
         path = root / name
         files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
         parts[name] = hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()
@@ -126,10 +134,9 @@ def demonstrations(
 ) -> list[Demonstration]:
     """Turns of `config.episodes` solved episodes of the evolve split's scenes, fresh tasks."""
     # Here, because the driver that waits for this process needs neither torch nor transformers.
-    from rollout.demonstrations import Variation, demonstrate, vary
-
     # The household's expert and menu; another environment brings its own.
     from harness.processors.numbered_menu import menu_answer
+    from rollout.demonstrations import Variation, demonstrate, vary
     from rollout.envs.household.oracle import Explorer
 
     if environment.name != "household":

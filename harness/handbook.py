@@ -119,15 +119,16 @@ def _parse(bundle: Bundle, component: Component) -> tuple[Behaviour, ...]:
     try:
         raw = yaml.safe_load(bundle.files[path].content.decode("utf-8"))
         return _File.model_validate(raw).behaviours
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        text = " ".join(str(error).split())
-        raise HandbookError([f"{path}: not YAML: {text}"], "handbook") from error
     except ValidationError as error:
         problems = (
             f"{path}: {'.'.join(map(str, item['loc'])) or 'the file'}: {item['msg']}"
             for item in error.errors(include_url=False, include_context=False)
         )
         raise HandbookError(problems, "handbook") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # ValueError: no UTF-8, or a scalar like 2024-13-45 that YAML takes for a date.
+        text = " ".join(str(error).split())
+        raise HandbookError([f"{path}: not YAML: {text}"], "handbook") from error
 
 
 def _locate(bundle: Bundle, where: str, function: str, problems: list[str]) -> Position | None:
@@ -173,15 +174,12 @@ def _positions(path: str, content: bytes) -> Mapping[str, Position]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
     out: dict[str, Position] = {}
-
-    def visit(node: ast.AST, prefix: str) -> None:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                name = f"{prefix}{child.name}"
-                out[name] = Position(path, child.lineno, child.end_lineno or child.lineno)
-                visit(child, f"{name}.")
-            else:
-                visit(child, prefix)
-
-    visit(tree, "")
+    left: list[tuple[ast.AST, str]] = [(tree, "")]
+    while left:  # no recursion: a long expression nests deeper than Python's stack
+        node, prefix = left.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = f"{prefix}{node.name}"
+            out[name] = Position(path, node.lineno, node.end_lineno or node.lineno)
+            prefix = f"{name}."
+        left.extend((child, prefix) for child in reversed(list(ast.iter_child_nodes(node))))
     return out

@@ -12,10 +12,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from pydantic import ValidationError
+
 from harness.bundle import Bundle
 from harness.events import TaskView
 from harness.host import Host, HostError, ModelReply, ModelRequest, ToolReply, ToolRequest
 from harness.metered import Budgets
+from harness.processors.token_capture import trainable_roles
 from harness.runloop import RunResult
 from harness.sandbox.launcher import Ran
 from harness.trace import Level
@@ -88,7 +91,11 @@ def derive_seed(*parts: object) -> int:
 
 
 class EpisodeHost:
-    """Answers one harness process; keeps the tokens of everything that the policy sampled."""
+    """Answers one harness process; keeps the tokens of everything that the policy sampled.
+
+    trainable: roles whose samples may carry loss, None for all. A call of another role is sampled
+    and counted like any, and its tokens are context at most.
+    """
 
     def __init__(
         self,
@@ -99,6 +106,7 @@ class EpisodeHost:
         batcher: Batcher,
         temperature: float,
         limits: Limits,
+        trainable: frozenset[str] | None = None,
     ) -> None:
         self._slot = slot
         self._spec = spec
@@ -107,6 +115,7 @@ class EpisodeHost:
         self._batcher = batcher
         self._temperature = temperature
         self._limits = limits
+        self._trainable = trainable
         self.capture = TokenCapture(temperature)
         self.prompt_tokens = 0
         self.sampled_tokens = 0
@@ -138,7 +147,8 @@ class EpisodeHost:
             raise HostError("context", str(error)) from error
         except EngineError as error:
             raise HostError("infra", str(error)) from error
-        self.capture.add(prompt, sample)
+        trains = self._trainable is None or request.role in self._trainable
+        self.capture.add(prompt, sample, trains)
         self.prompt_tokens += len(prompt)
         self.sampled_tokens += len(sample.token_ids)
         return ModelReply(
@@ -176,12 +186,20 @@ async def run_episode(
     """Roll one episode out in `slot` of the batcher. Failures become outcomes; nothing the harness does is raised here."""
     started = clock()
     try:
+        trainable = trainable_roles(bundle)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        result = RunResult(
+            "harness_error", f"the bundle cannot run: token_capture: {problems}", 0, ""
+        )
+        return EpisodeResult(trajectory_of(spec, result, "", None, None, clock() - started))
+    try:
         session = env.open(spec.task, spec.seed)
         first = session.reset()
     except EnvError as error:
         result = RunResult("infra_error", f"environment: {error}", 0, "")
         return EpisodeResult(trajectory_of(spec, result, "", None, None, clock() - started))
-    host = EpisodeHost(slot, spec, session, renderer, batcher, temperature, limits)
+    host = EpisodeHost(slot, spec, session, renderer, batcher, temperature, limits, trainable)
     budgets = Budgets(
         max_steps=limits.max_steps or spec.task.view.max_steps,
         max_tokens=limits.max_tokens,

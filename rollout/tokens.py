@@ -19,7 +19,7 @@ from rollout.trajectory import Segment
 Join = Literal["clean", "realign", "fork"]
 
 REALIGN_LIMIT = 32
-"""Longest unsampled tail, in tokens, that a new prompt may replace within a segment."""
+"""Longest tail without a trainable token, in tokens, that a new prompt may replace in a segment."""
 
 PROBES: tuple[tuple[Message, ...], ...] = (
     (Message("user", " Look around.\n\n  Two  spaces, é and 日本. "),),
@@ -233,7 +233,7 @@ def classify(context: Context, prompt: Sequence[int]) -> tuple[Join, int]:
     """How a prompt relates to a context, and how many leading tokens they share.
 
     clean: it extends the context. realign: it differs only in the context's tail of at most
-    REALIGN_LIMIT tokens, none of them sampled. fork: anything else.
+    REALIGN_LIMIT tokens, none of them trainable. fork: anything else.
     """
     ids = context.ids
     length = len(ids)
@@ -251,8 +251,9 @@ def classify(context: Context, prompt: Sequence[int]) -> tuple[Join, int]:
 class TokenCapture:
     """The segments of one episode, from its prompts and samples in the order of the calls.
 
-    Each sampled token is trainable in exactly one segment. Calls may interleave several contexts
-    (a sub-agent's among the main agent's): a prompt continues the latest one that it extends.
+    Each sampled token is trainable in exactly one segment, those of a call that does not train in
+    none. Calls may interleave several contexts (a sub-agent's among the main agent's): a prompt
+    continues the latest one that it extends.
     """
 
     def __init__(self, temperature: float) -> None:
@@ -291,8 +292,12 @@ class TokenCapture:
         self.joins[join] += 1
         return join
 
-    def sampled(self, sample: Sample) -> None:
-        """The answer to the last prompt. Raises TokenError without one, or on unequal lengths."""
+    def sampled(self, sample: Sample, trains: bool = True) -> None:
+        """The answer to the last prompt. Raises TokenError without one, or on unequal lengths.
+
+        trains: False keeps the tokens as context only, like those that the model reads: loss mask
+        False, log-prob 0, version -1.
+        """
         context = self._current
         if context is None:
             raise TokenError("a sample came without a prompt")
@@ -301,24 +306,27 @@ class TokenCapture:
                 f"a sample has {len(sample.token_ids)} tokens and {len(sample.logprobs)} log-probs; "
                 "every sampled token needs the engine's log-prob"
             )
-        count = len(sample.token_ids)
-        context.ids.extend(sample.token_ids)
-        context.mask.extend([True] * count)
-        context.logprobs.extend(sample.logprobs)
-        context.versions.extend([sample.version] * count)
+        if trains:
+            count = len(sample.token_ids)
+            context.ids.extend(sample.token_ids)
+            context.mask.extend([True] * count)
+            context.logprobs.extend(sample.logprobs)
+            context.versions.extend([sample.version] * count)
+        else:
+            context.append(sample.token_ids)
         context.sample = tuple(sample.token_ids)
         self._current = None
 
-    def add(self, prompt: Sequence[int], sample: Sample) -> Join:
+    def add(self, prompt: Sequence[int], sample: Sample, trains: bool = True) -> Join:
         """`prompt` and `sampled` in one."""
         join = self.prompt(prompt)
-        self.sampled(sample)
+        self.sampled(sample, trains)
         return join
 
     def segments(self) -> tuple[Segment, ...]:
-        """The segments with a sampled token, the one prompted last at the end.
+        """The segments with a trainable token, the one prompted last at the end.
 
-        What follows a segment's last sampled token is left out: nothing is learnt from it.
+        What follows a segment's last trainable token is left out: nothing is learnt from it.
         """
         out = []
         for context in self._contexts:

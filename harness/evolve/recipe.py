@@ -38,6 +38,7 @@ PARTS: dict[str, dict[str, str]] = {
         "canonical": "harness.evolve.screens.static:CanonicalForm",
         "budget": "harness.evolve.screens.static:EditBudget",
         "build": "harness.evolve.screens.static:Build",
+        "handbook": "harness.evolve.screens.static:Handbook",
         "leakage": "harness.evolve.screens.leakage:Leakage",
         "smoke": "harness.evolve.screens.dynamic:Smoke",
         "landed": "harness.evolve.screens.dynamic:Landed",

@@ -1,1 +1,1 @@
-"""Built-in processors, one behaviour a file."""
+"""Built-in processors, one behaviour a file: the general ones and those of the household world."""

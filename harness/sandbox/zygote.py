@@ -221,15 +221,14 @@ def _die_with_parent() -> None:
 
 def _prepare() -> None:
     """Import what an episode needs and run its machinery once, so that a fork finds it warm."""
-    import harness.parts
     import harness.processors
     import harness.sandbox.child
 
     for name in _USUAL:
         importlib.import_module(name)
-    for package in (harness.processors, harness.parts):
-        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-            importlib.import_module(module.name)
+    package = harness.processors
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
     harness.sandbox.child.rehearse()
     if seccomp.available():
         seccomp.program()

@@ -72,16 +72,16 @@ def test_the_commands_of_the_page_print_what_it_says(tmp_path: Path) -> None:
 
 def test_every_part_of_the_page_is_there_with_the_kind_it_says() -> None:
     rows = re.findall(r"^\| (harness\.\S+:\w+) \| (\w+) \| (D\d)", PAGE.read_text(), re.M)
-    required = {"harness.parts.trace_mark:TraceMark": {"marks": {"a": "b"}}}
+    required = {"harness.processors.trace_mark:TraceMark": {"marks": {"a": "b"}}}
     for entrypoint, kind, dimension in rows:
         part = Component("part", kind, entrypoint, required.get(entrypoint, {}))
         (bound,) = build(Bundle((part,)), allow_own_code=False)
         assert type(bound.processor).kind == kind
         assert type(bound.processor).dimension == dimension
-    folder = PAGE.parents[1] / "harness"
+    folder = PAGE.parents[1] / "harness" / "processors"
     defined = {
-        f"harness.{path.parent.name}.{path.stem}:{name}"
-        for path in [*folder.glob("parts/*.py"), *folder.glob("processors/*.py")]
+        f"harness.processors.{path.stem}:{name}"
+        for path in folder.glob("*.py")
         for name in re.findall(r"^class (\w+)\(Processor\):", path.read_text(), re.M)
     }
     assert defined == {entrypoint for entrypoint, _, _ in rows}

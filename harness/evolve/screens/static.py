@@ -1,4 +1,4 @@
-"""Screens that read only the candidate: manifest, canonical form, edit budget, build."""
+"""Screens that read only the candidate: manifest, canonical form, edit budget, build, handbook."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from harness import handbook
 from harness.build import build
 from harness.bundle import Bundle, BundleError
 from harness.change import summary
@@ -123,5 +124,23 @@ class Build(Part):
         try:
             build(candidate.bundle, allow_own_code=False)
         except BundleError as error:
+            return ScreenResult(False, "; ".join(error.problems))
+        return OK
+
+
+class Handbook(Part):
+    """The handbook still fits the harness: every function is there, own code is all described.
+
+    Files are parsed, never run; a harness without a handbook passes.
+    """
+
+    stage: ClassVar[Literal["proposal", "select"]] = "proposal"
+
+    async def check(
+        self, candidate: Candidate, at: Situation, episodes: Sequence[Episode], evaluate: Evaluate
+    ) -> ScreenResult:
+        try:
+            handbook.check(candidate.bundle)
+        except handbook.HandbookError as error:
             return ScreenResult(False, "; ".join(error.problems))
         return OK

@@ -60,6 +60,7 @@ class HouseholdEnv:
     that is left out has its default of COUNTS). max_steps: tool calls an episode. seed: of the
     tasks. reward: "subgoals", the share of sub-goals reached, or "success", 0 or 1. step_cost: taken
     from the reward for every tool call, so that of two successes the shorter one is worth more.
+    task_types: which of the six to draw, in turn; None: all.
     """
 
     name = NAME
@@ -73,7 +74,15 @@ class HouseholdEnv:
         seed: int = 0,
         reward: Literal["success", "subgoals"] = "subgoals",
         step_cost: float = 0.0,
+        task_types: Sequence[str] | None = None,
     ) -> None:
+        known = list(load_tables().task_types)
+        types = known if task_types is None else list(task_types)
+        unknown = sorted(set(types) - set(known))
+        if unknown or not types:
+            raise HouseholdOptionError(
+                f"task_types is {types}; expected one or more of {', '.join(known)}"
+            )
         if max_receptacles is not None and max_receptacles < 4:
             raise HouseholdOptionError(
                 f"max_receptacles is {max_receptacles}; a task needs up to 4 (source, station, "
@@ -100,6 +109,7 @@ class HouseholdEnv:
         self.seed = seed
         self.reward: Literal["success", "subgoals"] = reward
         self.step_cost = step_cost
+        self.task_types = tuple(types)
         self._tasks: dict[Split, tuple[Task, ...]] = {}
         self._lock = threading.Lock()
 
@@ -130,10 +140,9 @@ class HouseholdEnv:
         return HouseholdSession(spec, self.max_steps, self.reward, self.step_cost)
 
     def _task(self, split: Split, index: int) -> Task:
-        types = load_tables().task_types
-        task_type = list(types)[index % len(types)]
-        rooms = types[task_type].rooms
-        room = rooms[index // len(types) % len(rooms)]
+        task_type = self.task_types[index % len(self.task_types)]
+        rooms = load_tables().task_types[task_type].rooms
+        room = rooms[index // len(self.task_types) % len(rooms)]
         spec = self._draw(split, index, task_type, room)
         return Task(
             id=f"{NAME}/{split}/{index:04d}-{task_type}-{room}",

@@ -63,7 +63,7 @@ def calls(*specs: tuple[str, dict[str, Any]]) -> ModelReply:
 
 
 def part(entrypoint: str, kind: str, id: str = "part", **params: Any) -> Component:
-    return Component(id, kind, f"harness.parts.{entrypoint}", params)
+    return Component(id, kind, f"harness.processors.{entrypoint}", params)
 
 
 def episode(

@@ -42,9 +42,9 @@ def test_a_behaviour_leads_to_the_lines_that_carry_it_out() -> None:
 
 
 def test_a_built_in_function_is_found_in_its_module() -> None:
-    guard = "harness.parts.budget_guard:BudgetGuard.before_model"
+    guard = "harness.processors.budget_guard:BudgetGuard.before_model"
     (position,) = check(bundle({**GOOD, "functions": [guard]}, parts=(BOOK,)))["hint"]
-    assert position.path == "harness.parts.budget_guard"
+    assert position.path == "harness.processors.budget_guard"
     assert position.last > position.first > 1
 
 
@@ -60,7 +60,10 @@ def test_a_bundle_without_a_handbook_has_nothing_to_check() -> None:
             "own.py has no 'Hint.lime'; did you mean 'Hint.line'",
         ),
         ({"functions": ["owm.py:Hint"]}, "'owm.py' is not in the bundle; did you mean 'own.py'"),
-        ({"functions": ["harness.parts.none:X"]}, "no built-in module 'harness.parts.none'"),
+        (
+            {"functions": ["harness.processors.none:X"]},
+            "no built-in module 'harness.processors.none'",
+        ),
         ({"functions": ["os.path:join"]}, "no built-in module 'os.path'"),
         ({"functions": ["line"]}, "write file.py:Qualified.name"),
         ({"functions": []}, "behaviours.0.functions"),
@@ -75,7 +78,7 @@ def test_what_does_not_fit_is_named(change: dict[str, object], reason: str) -> N
 
 
 def test_every_problem_is_told_at_once() -> None:
-    other = {**GOOD, "functions": ["harness.parts.skills:Skills", "own.py:None"]}
+    other = {**GOOD, "functions": ["harness.processors.skills:Skills", "own.py:None"]}
     with pytest.raises(HandbookError) as caught:
         check(bundle(other, other))
     assert len(caught.value.problems) == 3
@@ -89,5 +92,16 @@ def test_a_handbook_is_one_yaml_file() -> None:
         check(bundle(GOOD, parts=(BOOK, second, OWN)))
     with pytest.raises(HandbookError, match="must name the handbook's file"):
         check(bundle(parts=(Component("book", "handbook"),)))
+
+
+@pytest.mark.parametrize("text", [b"a: [", b"\xff", b"day: 2024-13-45", b"[" * 1000])
+def test_a_handbook_that_is_no_yaml_is_refused(text: bytes) -> None:
     with pytest.raises(HandbookError, match="not YAML"):
-        check(Bundle((BOOK,), {"handbook.yaml": File(b"a: [")}))
+        check(Bundle((BOOK,), {"handbook.yaml": File(text)}))
+
+
+def test_code_that_nests_deeply_is_read_all_the_same() -> None:
+    source = b"x = " + b"+".join([b"1"] * 1500) + b"\n\ndef line(): ...\n"
+    book = yaml.safe_dump({"schema": 1, "behaviours": [{**GOOD, "functions": ["own.py:line"]}]})
+    files = {"handbook.yaml": File(book.encode()), "own.py": File(source)}
+    assert check(Bundle((BOOK,), files)) == {"hint": (Position("own.py", 3, 3),)}

@@ -9,8 +9,8 @@ from part_bench import CHAT, TEXT, Scripted, calls, episode, part
 
 from harness.events import Message
 from harness.host import ToolReply
-from harness.parts.bm25 import best, scores, words
-from harness.parts.front_matter import FrontMatterError, page, pages
+from harness.processors.bm25 import best, scores, words
+from harness.processors.front_matter import FrontMatterError, page, pages
 from harness.shorten import head_and_tail
 
 EXAMPLES = '{"input": "in a room", "output": "look"}\n\n{"input": "b", "output": "c"}\n'

@@ -14,9 +14,9 @@ from harness.build import BuildError, build
 from harness.bundle import Bundle
 from harness.events import ToolCallSpec
 from harness.host import ModelReply, ToolReply
-from harness.parts.parse_repair import action_in, calls_in, mend
-from harness.parts.token_capture import trainable_roles
-from harness.parts.tool_call_correction import input_problems
+from harness.processors.parse_repair import action_in, calls_in, mend
+from harness.processors.token_capture import trainable_roles
+from harness.processors.tool_call_correction import input_problems
 from harness.runloop import BLOCKED
 from harness.trace import Trace
 

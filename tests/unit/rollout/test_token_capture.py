@@ -195,6 +195,23 @@ def test_interleaved_contexts_each_stay_one_segment() -> None:
     ]
 
 
+def test_a_sample_that_does_not_train_is_context_only() -> None:
+    capture = TokenCapture(1.0)
+    capture.add([1, 2], sample(20, 21), trains=False)
+    assert capture.segments() == ()
+    assert capture.add([1, 2, 20, 21, 3], sample(10, version=4)) == "clean"
+    (only,) = capture.segments()
+    assert only.token_ids.tolist() == [1, 2, 20, 21, 3, 10]
+    assert only.loss_mask.tolist() == [False] * 5 + [True]
+    assert only.logprobs.tolist() == [0, 0, 0, 0, 0, -0.5]
+    assert only.versions.tolist() == [-1, -1, -1, -1, -1, 4]
+    # A judge asked in the middle leaves no mark on the conversation that goes on.
+    capture.add([1, 2, 20, 21, 3, 10, 7], sample(30), trains=False)
+    assert capture.add([1, 2, 20, 21, 3, 10, 8], sample(11)) == "realign"
+    (only,) = capture.segments()
+    assert only.token_ids.tolist() == [1, 2, 20, 21, 3, 10, 8, 11]
+
+
 def test_an_unanswered_tail_is_left_out() -> None:
     capture = TokenCapture(1.0)
     capture.add([1], sample(10))
@@ -256,10 +273,12 @@ def test_a_processor_that_edits_the_answer_forks(renderer: Renderer) -> None:
 def test_every_sampled_token_is_in_one_segment_and_prompts_are_reproduced(
     data: st.DataObject,
 ) -> None:
-    """Over any mix of continued, edited, repeated and unanswered prompts."""
+    """Over any mix of continued, edited, repeated and unanswered prompts; and no sampled token of
+    a call that does not train."""
     token = st.integers(1, 4)  # few values, so that prompts collide by chance
     capture = TokenCapture(1.0)
     calls: list[tuple[list[int], list[int]]] = []
+    training: list[tuple[list[int], list[int]]] = []
     serial = 1000  # each sampled token has an id of its own
     for _ in range(data.draw(st.integers(1, 8))):
         base: list[int] = []
@@ -274,12 +293,15 @@ def test_every_sampled_token_is_in_one_segment_and_prompts_are_reproduced(
             continue
         answer = list(range(serial, serial + data.draw(st.integers(1, 3))))
         serial += len(answer)
-        capture.sampled(Sample(tuple(answer), (-1.0,) * len(answer), "stop", len(calls)))
+        trains = data.draw(st.booleans())
+        capture.sampled(Sample(tuple(answer), (-1.0,) * len(answer), "stop", len(calls)), trains)
         calls.append((prompt, answer))
+        if trains:
+            training.append((prompt, answer))
     segments = capture.segments()
     trained = [int(i) for s in segments for i in s.token_ids[s.loss_mask]]
-    assert sorted(trained) == [i for _, answer in calls for i in answer]
-    for prompt, answer in calls:
+    assert sorted(trained) == [i for _, answer in training for i in answer]
+    for prompt, answer in training:
         home = _segment_of(segments, answer[0])
         at = home.token_ids.tolist().index(answer[0])
         while not home.loss_mask[at]:  # the id may be read before, as history

@@ -18,7 +18,13 @@ from harness.evolve.recipe import RECIPES
 from harness.evolve.records import Digest, Evidence, PredictedImpact, Signature
 from harness.evolve.screens.dynamic import Landed, Smoke, SmokeLost
 from harness.evolve.screens.leakage import Leakage
-from harness.evolve.screens.static import Build, CanonicalForm, EditBudget, ManifestComplete
+from harness.evolve.screens.static import (
+    Build,
+    CanonicalForm,
+    EditBudget,
+    Handbook,
+    ManifestComplete,
+)
 
 WORLD = World(helps("goal_filter"), tasks=4)
 AT = Situation(1, H0, tuple(WORLD.history(H0)), Memory(), 0, deny=("secret-answer",))
@@ -39,7 +45,9 @@ def check(screen, item, episodes=(), evaluate=WORLD.evaluate):
     return asyncio.run(screen.check(item, AT, episodes, evaluate))
 
 
-@pytest.mark.parametrize("screen", [ManifestComplete(), CanonicalForm(), EditBudget(), Build()])
+@pytest.mark.parametrize(
+    "screen", [ManifestComplete(), CanonicalForm(), EditBudget(), Build(), Handbook()]
+)
 def test_a_catalogue_candidate_passes(screen):
     assert check(screen, candidate()).ok
 
@@ -85,6 +93,25 @@ def test_a_harness_that_does_not_build_is_refused_and_own_code_is_left_to_the_sa
     found = check(Build(), own)
     assert found.ok
     assert "smoke" in found.note
+
+
+def test_a_handbook_that_does_not_fit_the_harness_is_refused():
+    def described(function):
+        text = (
+            "schema: 1\nbehaviours: [{name: own, duty: d, trigger: t, exit: none, "
+            f"functions: ['{function}']}}]\n"
+        )
+        return candidate(
+            PutFile("own.py", File(b"raise SystemExit\nclass Own:\n    def line(self): ...\n")),
+            AddComponent(Component("own", "memory", "own.py:Own")),
+            PutFile("handbook.yaml", File(text.encode())),
+            AddComponent(Component("book", "handbook", path="handbook.yaml")),
+        )
+
+    assert check(Handbook(), described("own.py:Own.line")).ok
+    found = check(Handbook(), described("own.py:Own.lime"))
+    assert not found.ok
+    assert "own.py has no 'Own.lime'" in found.note
 
 
 @pytest.mark.parametrize(

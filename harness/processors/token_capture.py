@@ -1,8 +1,8 @@
 """Token capture mark (D9): which model roles of a bundle may train the policy.
 
 The worker captures tokens and log-probs itself, whatever a harness does; this component only
-narrows what of them may become training data. The worker reads it from the manifest, so evolved
-code has no say in it.
+narrows what of them may become training data. The worker reads it from the manifest. It sorts and
+does not protect: code that makes a model call names the call's role itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from harness.bundle import Bundle
 from harness.jsonvalue import thaw
 from harness.processor import Processor
 
-ENTRYPOINT = "harness.parts.token_capture:TokenCapture"
+ENTRYPOINT = "harness.processors.token_capture:TokenCapture"
 
 
 class TokenCapture(Processor):

@@ -10,9 +10,9 @@ from pydantic import Field
 
 from harness.events import BeforeModel, Message, ModelResponse
 from harness.host import ModelRequest
-from harness.parts.final_answer import is_final
-from harness.parts.told import tell, with_told
 from harness.processor import POST, Context, Processor
+from harness.processors.final_answer import is_final
+from harness.processors.told import tell, with_told
 
 INSTRUCTION = (
     "You check an answer to a task. Begin with PASS if the answer does what the task asks for and "

@@ -10,9 +10,9 @@ from pydantic import Field
 
 from harness.events import BeforeModel, TaskStart, TaskView, ToolSpec
 from harness.host import ToolRequest
-from harness.parts.bm25 import best
-from harness.parts.front_matter import pages
 from harness.processor import Context, Processor, ToolError
+from harness.processors.bm25 import best
+from harness.processors.front_matter import pages
 from harness.processors.last_user import append_to_last_user
 
 NOTE, RECALL = "note", "recall"

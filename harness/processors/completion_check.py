@@ -9,9 +9,9 @@ from typing import ClassVar
 from pydantic import Field, field_validator
 
 from harness.events import BeforeModel, ModelResponse, ToolResult
-from harness.parts.final_answer import is_final
-from harness.parts.told import tell, with_told
 from harness.processor import Context, Processor
+from harness.processors.final_answer import is_final
+from harness.processors.told import tell, with_told
 
 
 class CompletionCheck(Processor):

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from harness.events import BeforeModel, ModelResponse, ToolCall, ToolCallSpec
-from harness.parts.told import tell, with_told
 from harness.processor import Context, Processor
+from harness.processors.told import tell, with_told
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),

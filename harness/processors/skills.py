@@ -11,9 +11,9 @@ from pydantic import Field
 from harness.component import nearest
 from harness.events import TaskStart, TaskView, ToolSpec
 from harness.host import ToolRequest
-from harness.parts.bm25 import best
-from harness.parts.front_matter import Page, pages
 from harness.processor import Context, Processor, ToolError
+from harness.processors.bm25 import best
+from harness.processors.front_matter import Page, pages
 
 READ = "read_skill"
 

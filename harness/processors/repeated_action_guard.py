@@ -11,8 +11,8 @@ from pydantic import Field
 
 from harness.events import BeforeModel, ToolCall, ToolResult
 from harness.jsonvalue import thaw
-from harness.parts.told import tell, with_told
 from harness.processor import Context, Interrupt, Processor
+from harness.processors.told import tell, with_told
 
 
 class RepeatedActionGuard(Processor):

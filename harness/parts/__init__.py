@@ -1,1 +1,0 @@
-"""The general built-in parts, one concept a file; see docs/harness.md for all of them."""
