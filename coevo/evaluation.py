@@ -42,7 +42,15 @@ class Evaluator:
                     update={"round": number, "episodes": known.episodes[:n]}
                 )
             else:
-                evaluation, spent = await self._roll(split, n, number, harness_id, version)
+                # Under M_0 another arm of the same seed may have measured just this.
+                shared = (self.config.seed, harness_id, split, n) if version == 0 else None
+                found = self.stack.measured.get(shared)
+                if found is None:
+                    found = await self._roll(split, n, number, harness_id, version)
+                if shared is not None:
+                    self.stack.measured[shared] = found
+                evaluation, spent = found
+                evaluation = evaluation.model_copy(update={"round": number})
                 tokens = [a + b for a, b in zip(tokens, spent, strict=True)]
             write_json(self.run.evaluation(number, split), evaluation.to_json())
             self._remember(split, evaluation)

@@ -171,8 +171,6 @@ def demonstrations(
                 expert,
                 lambda command, prompt: menu_answer(command, prompt[-1].content),
                 seed=index,
-                noise=config.noise,
-                noise_prefix=config.noise_prefix,
             )
             if report is not None and index % 50 == 49:
                 report("demonstrate", index + 1, len(tasks))

@@ -9,8 +9,8 @@ import asyncio
 import logging
 import math
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -43,6 +43,8 @@ class Stack:
     pool: RolloutPool
     level: str
     base_fingerprint: str
+    measured: dict[Hashable, Any] = field(default_factory=dict)
+    """What runs measured of (H, M_0): arms that start alike measure alike, so it is done once."""
 
     @classmethod
     async def start(cls, config: RunConfig, model: Path, note: Note) -> Self:

@@ -74,15 +74,11 @@ class _Demonstrator:
         expert: Expert,
         answer: Answer,
         rng: random.Random,
-        noise: float,
-        noise_prefix: str,
     ) -> None:
         self._session = session
         self._expert = expert
         self._answer = answer
         self._rng = rng
-        self._noise = noise
-        self._noise_prefix = noise_prefix
         self._choices: tuple[str, ...] = ()
         self.turns: list[Demonstration] = []
 
@@ -92,17 +88,13 @@ class _Demonstrator:
 
     async def model(self, request: ModelRequest) -> ModelReply:
         said = self._answer(self._expert.command(), request.messages)
-        if said is None or self._rng.random() < self._noise:
-            offered = {c: self._answer(c, request.messages) for c in self._choices}
-            others = [a for a in offered.values() if a is not None]
-            if said is None:  # the harness does not offer the expert's way: nothing to show
-                return ModelReply(self._rng.choice(others or list(self._choices)))
-            strays = [
-                a for c, a in offered.items() if a is not None and c.startswith(self._noise_prefix)
-            ]
-            said = self._rng.choice(strays) if strays else said
-        self.turns.append(Demonstration(request.messages, said))
-        return ModelReply(said)
+        if said is not None:
+            self.turns.append(Demonstration(request.messages, said))
+            return ModelReply(said)
+        # The harness does not offer the expert's way: go on by another, which is not shown.
+        offered = [self._answer(c, request.messages) for c in self._choices]
+        others = [o for o in offered if o is not None]
+        return ModelReply(self._rng.choice(others or list(self._choices)))
 
     async def tool(self, request: ToolRequest) -> ToolReply:
         observation = self._session.step(request.name, request.input)
@@ -117,18 +109,11 @@ async def demonstrate(
     expert: Expert,
     answer: Answer,
     seed: int,
-    noise: float = 0.0,
-    noise_prefix: str = "",
 ) -> list[Demonstration]:
-    """The turns of one episode that the expert solves; [] where it does not, or the harness failed.
-
-    noise: share of turns in which the demonstrator errs: a random offered command that starts with
-    `noise_prefix` is shown and carried out. It covers states off the expert's path, and leaves a
-    habit to unlearn.
-    """
+    """The turns of one episode that the expert solves; [] where it does not, or the harness failed."""
     rng = random.Random(seed)
     first = session.reset()
-    host = _Demonstrator(session, expert, answer, rng, noise, noise_prefix)
+    host = _Demonstrator(session, expert, answer, rng)
     host.see(first.text, first.choices)
     ran = await run_inprocess(
         bundle,

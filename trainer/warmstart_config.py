@@ -44,9 +44,7 @@ class VariationConfig(BaseModel):
 class WarmstartConfig(BaseModel):
     """Supervised start on an expert's demonstrations, rendered by varied harnesses.
 
-    bundle: the harness that variations start from. noise: share of turns in which the demonstrator
-    errs: a random offered action that starts with `noise_prefix` is shown and carried out, a habit
-    that the model learns and training can unlearn. prompt_weight: weight of the language-model loss on
+    bundle: the harness that variations start from. prompt_weight: weight of the language-model loss on
     prompt tokens beside the answer's. The result is cached under a hash of all this, of the
     environment and of the harness code.
     """
@@ -57,8 +55,6 @@ class WarmstartConfig(BaseModel):
     architecture: ArchitectureConfig = ArchitectureConfig()
     episodes: int = Field(2000, ge=1)
     variations: tuple[VariationConfig, ...] = ()
-    noise: float = Field(0.0, ge=0, lt=1)
-    noise_prefix: str = ""
     lr: float = Field(3e-3, gt=0)
     batch_size: int = Field(16, ge=1)
     epochs: float = Field(1.0, gt=0)
