@@ -20,6 +20,7 @@ from coevo.cli import EXIT_BAD_INPUT, EXIT_STOPPED
 from coevo.compare import NotComparableError, compare, print_comparison
 from coevo.config import ConfigError, RunConfig, load_config
 from coevo.live import round_line
+from coevo.preflight import check_free, preflight
 from coevo.rundir import RunDir, RunDirError
 from coevo.runs import RunError, load_run
 from harness.bundle import BundleError
@@ -82,17 +83,19 @@ def _resume(arguments: argparse.Namespace) -> None:
 
 
 def _created(config: RunConfig) -> tuple[RunDir, RunConfig]:
+    preflight(config)
     return RunDir.create(Path(config.runs_dir) / config.name, config, versions()), config
 
 
 def _experiment(arguments: argparse.Namespace) -> None:
-    runs: list[tuple[RunDir, RunConfig]] = []
     base = load_config(arguments.config, arguments.overrides)
+    configs: list[RunConfig] = []
     for seed in arguments.seeds.split(","):
         for arm in arguments.arms.split(","):
             name = f"name={base.name}-{arm}-s{seed}"
             overrides = [*arguments.overrides, f"mode={arm}", f"seed={seed}", name]
-            runs.append(_created(load_config(arguments.config, overrides)))
+            configs.append(load_config(arguments.config, overrides))
+    runs = [_created(config) for config in configs]
     _go(runs)
     paths = [run.path for run, _ in runs]
     _print_comparison(paths)
@@ -103,6 +106,8 @@ def _go(runs: Sequence[tuple[RunDir, RunConfig]]) -> None:
     """Run one after another over the same engines; on any end but success say how to go on."""
     console = Console()
     at = runs[0][0]
+    for run, _ in runs:
+        check_free(run)
     try:
         model = _model(runs[0][1], console)
         from coevo.session import run_all

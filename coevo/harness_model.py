@@ -13,10 +13,10 @@ import ray
 
 from harness.host import HostError, ModelReply, ModelRequest
 from harness.processors.parse_repair import calls_in
-from rollout.episode import derive_seed
 from rollout.policy.base import ContextOverflow, EngineError, Request, Sampling
 from rollout.policy.config import VLLMEngineConfig
 from rollout.policy.vllm import VLLMEngine
+from rollout.spec import derive_seed
 from rollout.tokens import Renderer
 
 MAX_LENGTH = 4096

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from rollout.config import EnvironmentConfig
 from rollout.envs import make_env
-from rollout.episode import EpisodeSpec, derive_seed
+from rollout.spec import EpisodeSpec, derive_seed
 from rollout.task import Split, Task
 from rollout.trajectory import Role, Trajectory
 

@@ -6,7 +6,6 @@ handle, captures tokens and log-probs itself, and answers the harness process's 
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,9 +24,9 @@ from harness.trace import Level
 from rollout.envs.base import EnvError, Environment, Observation, Session
 from rollout.lockstep import Batcher
 from rollout.policy.base import ContextOverflow, EngineError, Request, Sampling
-from rollout.task import Task
+from rollout.spec import EpisodeSpec, derive_seed
 from rollout.tokens import Renderer, TokenCapture
-from rollout.trajectory import Cost, Outcome, Role, Trajectory
+from rollout.trajectory import Cost, Outcome, Trajectory
 
 
 class Runner(Protocol):
@@ -52,19 +51,6 @@ VOID = frozenset({"infra_error", "harness_error", "contract_violation"})
 
 
 @dataclass(frozen=True, slots=True)
-class EpisodeSpec:
-    """What to roll out. `id` is unique in the run and stays the same when it is issued again."""
-
-    id: str
-    task: Task
-    harness_id: str
-    role: Role
-    round: int
-    policy_version: int
-    seed: int
-
-
-@dataclass(frozen=True, slots=True)
 class EpisodeResult:
     """A trajectory and its trace (`harness.trace.Trace.to_json`)."""
 
@@ -82,12 +68,6 @@ class Limits:
     max_tokens: int | None = None
     wall_s: float | None = None
     trace: Level = "full"
-
-
-def derive_seed(*parts: object) -> int:
-    """A 63-bit seed from the parts' text, the same on every machine."""
-    text = "\x1f".join(str(part) for part in parts)
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 class EpisodeHost:

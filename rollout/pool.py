@@ -13,8 +13,9 @@ from ray.exceptions import RayActorError, RayTaskError
 from harness.runloop import RunResult
 from harness.trace import Level
 from rollout.config import EnvironmentConfig, RolloutConfig
-from rollout.episode import EpisodeResult, EpisodeSpec, trajectory_of
+from rollout.episode import EpisodeResult, trajectory_of
 from rollout.policy.base import PolicyEngine
+from rollout.spec import EpisodeSpec
 from rollout.worker import RolloutWorker
 
 WORKER_ENV = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}

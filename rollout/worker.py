@@ -12,9 +12,10 @@ from harness.sandbox.launcher import Sandbox
 from harness.trace import Level
 from rollout.config import EnvironmentConfig, RolloutConfig
 from rollout.envs import make_env
-from rollout.episode import EpisodeResult, EpisodeSpec, Limits, run_episode
+from rollout.episode import EpisodeResult, Limits, run_episode
 from rollout.lockstep import Batcher, Immediate, Lockstep
 from rollout.policy.base import PolicyEngine
+from rollout.spec import EpisodeSpec
 from rollout.tokens import Renderer
 
 

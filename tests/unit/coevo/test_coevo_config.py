@@ -69,7 +69,7 @@ def test_extends_in_a_circle_is_refused(tmp_path: Path) -> None:
         ("rounds=0", "rounds: is 0"),
         ("name=a b", "name: is 'a b'"),
         ("rounds", "an override is written key=value"),
-        ("rounds.x=1", "rounds is 6, which has no key 'x'"),
+        ("rounds.x=1", "rounds is 3, which has no key 'x'"),
     ],
 )
 def test_a_bad_override_is_named_with_what_was_expected(override: str, said: str) -> None:

@@ -26,7 +26,7 @@ def test_a_run_is_created_once_and_found_again(tmp_path: Path) -> None:
 
 def test_another_configuration_is_refused_with_the_difference(tmp_path: Path) -> None:
     RunDir.create(tmp_path / "r", load_config(QUICKSTART), {})
-    with pytest.raises(RunDirError, match=r"rounds: 6 there, 2 asked for"):
+    with pytest.raises(RunDirError, match=r"rounds: 3 there, 2 asked for"):
         RunDir.create(tmp_path / "r", load_config(QUICKSTART, ["rounds=2"]), {})
 
 

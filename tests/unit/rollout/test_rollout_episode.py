@@ -13,9 +13,10 @@ from harness.component import Component
 from harness.events import TaskView, ToolSpec
 from harness.sandbox.inprocess import run_inprocess
 from rollout.envs.base import Observation, Score
-from rollout.episode import EpisodeResult, EpisodeSpec, Limits, run_episode
+from rollout.episode import EpisodeResult, Limits, run_episode
 from rollout.lockstep import Immediate
 from rollout.policy.scripted import ScriptedEngine
+from rollout.spec import EpisodeSpec
 from rollout.task import Split, Task
 from rollout.tokens import Renderer
 

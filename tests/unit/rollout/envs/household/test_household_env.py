@@ -178,3 +178,30 @@ def test_sessions_run_in_many_threads_as_they_run_alone() -> None:
     with ThreadPoolExecutor(16) as pool:
         together = list(pool.map(play, range(120)))
     assert together == [play(number) for number in range(120)]
+
+
+def test_a_step_cost_makes_the_shorter_of_two_ways_worth_more() -> None:
+    env = HouseholdEnv(counts={"evolve": 1}, max_steps=10, step_cost=0.02)
+    (task,) = env.tasks("evolve")
+    short, long = env.open(task, 0), env.open(task, 0)
+    for session, steps in ((short, 1), (long, 4)):
+        for _ in range(steps):
+            session.step("act", {"command": "look"})
+    assert short.score().reward - long.score().reward == pytest.approx(0.06)
+
+
+def test_a_step_cost_that_outweighs_success_is_refused() -> None:
+    with pytest.raises(HouseholdOptionError, match=r"step_cost is 0\.2"):
+        HouseholdEnv(max_steps=10, step_cost=0.2)
+
+
+def test_task_types_are_drawn_in_turn_and_unknown_ones_refused() -> None:
+    env = HouseholdEnv(counts={"evolve": 4}, task_types=["look_light", "pick_heat"])
+    assert [t.features["task_type"] for t in env.tasks("evolve")] == [
+        "look_light",
+        "pick_heat",
+        "look_light",
+        "pick_heat",
+    ]
+    with pytest.raises(HouseholdOptionError, match="pick_freeze"):
+        HouseholdEnv(task_types=["pick_freeze"])
