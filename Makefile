@@ -8,7 +8,7 @@ PIP := $(BIN)/pip --disable-pip-version-check
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 STAMP := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 comma := ,
-TESTS ?= tests
+TESTS ?=
 
 .PHONY: install demo test check format clean
 

@@ -38,9 +38,7 @@ class Evaluator:
         for split in settings.splits:
             known = self._known.get((harness_id, version, split))
             if known is not None and len(known.episodes) >= n:
-                evaluation = known.model_copy(
-                    update={"round": number, "episodes": known.episodes[:n]}
-                )
+                evaluation = known.model_copy(update={"round": number})
             else:
                 # Under M_0 another arm of the same seed may have measured just this.
                 shared = (self.config.seed, harness_id, split, n) if version == 0 else None
