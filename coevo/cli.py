@@ -56,10 +56,20 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `coevo`. Errors that a user can mend are one message, never a traceback."""
-    arguments = parser().parse_args(argv)
+    top = parser()
+    arguments, rest = top.parse_known_args(argv)
+    # argparse takes no more positionals after an option: overrides may stand anywhere.
+    if rest and hasattr(arguments, "overrides") and all(_is_override(item) for item in rest):
+        arguments.overrides = [*arguments.overrides, *rest]
+    elif rest:
+        top.error(f"unrecognized arguments: {' '.join(rest)}")
     from coevo import commands
 
     return commands.dispatch(arguments)
+
+
+def _is_override(text: str) -> bool:
+    return "=" in text and not text.startswith("-")
 
 
 if __name__ == "__main__":

@@ -56,3 +56,13 @@ def test_an_experiment_with_an_unknown_arm_names_it(
     code = main(["experiment", QUICKSTART, f"runs_dir={tmp_path}", "--arms", "frozen,harnes"])
     assert code == 2
     assert "mode: is 'harnes'" in capsys.readouterr().err
+
+
+def test_overrides_may_stand_before_and_after_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["experiment", QUICKSTART, "--arms", "frozen", f"runs_dir={tmp_path}", "rouns=1"])
+    assert code == 2
+    assert "did you mean 'rounds'?" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["experiment", QUICKSTART, "--arms", "frozen", "--sead=1"])
