@@ -71,7 +71,16 @@ class Stack:
         await self.engine.update(str(_weights(self.model)), 0, self.base_fingerprint)
 
     def trainer(self) -> TrainerGroup:
-        """A fresh trainer on M_0."""
+        """A fresh trainer on M_0. Raises StackError where Ray would wait for ever to place it."""
+        ranks = self.config.trainer.world_size * self.config.trainer.threads_per_rank
+        booked = ENGINE_CPUS + WORKER_CPUS * self.config.rollout.workers
+        free = ray.cluster_resources().get("CPU", 0.0) - booked
+        if free < ranks:
+            raise StackError(
+                f"the trainer books {ranks} CPUs ({self.config.trainer.world_size} ranks of "
+                f"{self.config.trainer.threads_per_rank} threads) and the Ray cluster has {free:g} "
+                "beside engine and workers; lower trainer.threads_per_rank or give the cluster more"
+            )
         return TrainerGroup(self.config.trainer, self.model)
 
     async def close(self) -> None:
@@ -106,9 +115,9 @@ def init_ray(config: RunConfig) -> None:
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    needed = ENGINE_CPUS + WORKER_CPUS * config.rollout.workers
-    if config.trains:
-        needed += config.trainer.world_size * config.trainer.threads_per_rank
+    # The trainer's share is booked for every mode: arms of all modes use one stack.
+    ranks = config.trainer.world_size * config.trainer.threads_per_rank
+    needed = ENGINE_CPUS + WORKER_CPUS * config.rollout.workers + ranks
     given = config.resources.num_cpus
     if given is not None and given < needed:
         raise StackError(

@@ -40,6 +40,7 @@ class RolloutPool:
         num_cpus: float = 0.5,
     ) -> None:
         self.config = config
+        self._death = ""  # what Ray said of the last worker that died
         self._arguments = (environment, config, tokenizer, engine)
         self._actor = ray.remote(RolloutWorker).options(
             num_cpus=num_cpus, max_concurrency=8, runtime_env={"env_vars": WORKER_ENV}
@@ -84,7 +85,7 @@ class RolloutPool:
             pending = failed
             if attempt == self.config.retries:
                 for index in failed:
-                    results.setdefault(index, _lost(specs[index]))
+                    results.setdefault(index, _lost(specs[index], self._death))
         scored = sum(r.trajectory.scored for r in results.values())
         if specs and scored < self.config.min_coverage * len(specs):
             reasons = sorted(
@@ -125,7 +126,8 @@ class RolloutPool:
                 results[index] = result
                 if progress:
                     progress(result)
-        except RayActorError:
+        except RayActorError as error:
+            self._death = " ".join(str(error).split())[:500]
             self._workers[worker] = self._actor.remote(*self._arguments)
         except RayTaskError as error:
             raise RolloutError(f"rollout worker {worker}: {error.cause or error}") from error
@@ -151,7 +153,7 @@ class RolloutPool:
             ) from error
 
 
-def _lost(spec: EpisodeSpec) -> EpisodeResult:
+def _lost(spec: EpisodeSpec, death: str) -> EpisodeResult:
     """The record of an episode that no worker could finish."""
-    result = RunResult("infra_error", "its rollout worker died each time", 0, "")
+    result = RunResult("infra_error", f"its rollout worker died each time: {death}", 0, "")
     return EpisodeResult(trajectory_of(spec, result, "", None, None, 0.0))

@@ -69,6 +69,7 @@ def result(run: Path) -> dict[str, object]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(2400)  # eight starts of the engines
 def test_a_run_killed_in_every_phase_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
     log = tmp_path / "log"
     common = ["configs/smoke.yaml", f"runs_dir={tmp_path}"]
