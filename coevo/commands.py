@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import errno
 import platform
 import shlex
@@ -11,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -23,6 +23,7 @@ from coevo.live import round_line
 from coevo.preflight import check_free, preflight
 from coevo.rundir import RunDir, RunDirError
 from coevo.runs import RunError, load_run
+from coevo.seed_model import SeedModelError, seed_model
 from harness.bundle import BundleError
 from harness.evolve.recipe import RecipeError
 
@@ -109,13 +110,8 @@ def _go(runs: Sequence[tuple[RunDir, RunConfig]]) -> None:
     for run, _ in runs:
         check_free(run)
     try:
-        model = _model(runs[0][1], console)
-        from coevo.session import run_all
-
-        for run in run_all(runs, model, console):
-            at = run
-    except KeyboardInterrupt:
-        _interrupted(at, "interrupted", EXIT_STOPPED)
+        # Here, because reading commands must work where no engine is installed.
+        from coevo.session import SessionError, run_all
     except ImportError as error:
         _interrupted(
             at,
@@ -123,20 +119,23 @@ def _go(runs: Sequence[tuple[RunDir, RunConfig]]) -> None:
             "`pip install 'coevo[cpu]'` (`coevo[gpu]` on CUDA machines)",
             EXIT_BAD_INPUT,
         )
+    try:
+        model = _model(runs[0][1], console)
+        for run in run_all(runs, model, console):
+            at = run
+    except KeyboardInterrupt:
+        _interrupted(at, "interrupted", EXIT_STOPPED)
+    except SessionError as error:
+        _interrupted(at, str(error), error.code)
+    except SeedModelError as error:
+        _interrupted(at, str(error), EXIT_BAD_INPUT)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         _interrupted(at, f"the disk is full ({error}); free some space", EXIT_STOPPED)
-    except Exception as error:  # told apart by class below; anything unknown is raised
-        from coevo.session import failure
-
-        told = failure(error)
-        if told is None:
-            raise
-        _interrupted(at, *told)
 
 
-def _interrupted(run: RunDir, why: str, code: int) -> None:
+def _interrupted(run: RunDir, why: str, code: int) -> NoReturn:
     print(f"\ncoevo: {why}", file=sys.stderr)
     print(
         f"State is kept in {run.path}. Go on with:\n  coevo resume {shlex.quote(str(run.path))}",
@@ -154,8 +153,6 @@ def _model(config: RunConfig, console: Console) -> Path:
                 "policy.model", [f"{path}: there is no config.json; expected a model directory"]
             )
         return path
-    from coevo.seed_model import seed_model
-
     with Progress(
         TextColumn("making the small model: {task.description:<12}"),
         BarColumn(bar_width=28),
@@ -234,5 +231,3 @@ handlers = {
     "warmstart": _warmstart,
     "harness": harness_cli.handle,
 }
-
-__all__ = ["asyncio", "dispatch"]

@@ -33,6 +33,14 @@ BROKEN = (PublishError, ReplayError, StoreError, JournalError, MetricsError, Rec
 UNMET = (StackError, SandboxUnavailable, SeedModelError)
 
 
+class SessionError(RuntimeError):
+    """A run that ended for a known reason. `code`: the exit code of it."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 def failure(error: BaseException) -> tuple[str, int] | None:
     """(message, exit code) of a failure that is known; None for a bug."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
@@ -54,7 +62,9 @@ def failure(error: BaseException) -> tuple[str, int] | None:
 def run_all(
     runs: Sequence[tuple[RunDir, RunConfig]], model: Path, console: Console
 ) -> Iterator[RunDir]:
-    """Run each; yields the run that is next, then its summary is printed."""
+    """Run each; yields the run that is next, then its summary is printed.
+
+    Raises SessionError for every failure that is known; what else is raised is a bug."""
     with asyncio.Runner() as runner:
         stack: Stack | None = None
         try:
@@ -68,6 +78,11 @@ def run_all(
                         console.print(f"harness isolation: {stack.level}")
                     summary = runner.run(_one(run, config, stack, console))
                 _print_end(run, summary, console)
+        except (*UNMET, *BROKEN, *INFRASTRUCTURE, BaseExceptionGroup) as error:
+            told = failure(error)
+            if told is None:
+                raise
+            raise SessionError(*told) from error
         finally:
             if stack is not None:
                 runner.run(stack.close())
