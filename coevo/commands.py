@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import os
 import platform
 import shlex
 import sys
@@ -110,8 +109,6 @@ def _go(runs: Sequence[tuple[RunDir, RunConfig]]) -> None:
     at = runs[0][0]
     for run, _ in runs:
         check_free(run)
-    # Ray reads it when it is imported; on a busy machine its own 30 s are too short.
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
     try:
         # Here, because reading commands must work where no engine is installed.
         from coevo.session import SessionError, run_all
