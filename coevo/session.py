@@ -18,7 +18,7 @@ from coevo.metrics import MetricsError
 from coevo.records import RecordError, Summary
 from coevo.rundir import RunDir
 from coevo.seed_model import SeedModelError
-from coevo.stack import Stack, StackError
+from coevo.stack import RayStartError, Stack, StackError
 from coevo.training import PublishError
 from harness.evolve.journal import JournalError
 from harness.sandbox.containment import SandboxUnavailable
@@ -28,7 +28,8 @@ from rollout.policy.base import EngineError
 from rollout.pool import RolloutError
 from trainer.errors import TrainerError
 
-INFRASTRUCTURE = (EngineError, RolloutError, TrainerError, EvolutionAborted, RayError)
+INFRASTRUCTURE = (EngineError, RolloutError, TrainerError, EvolutionAborted, RayError,
+                  RayStartError)  # fmt: skip
 BROKEN = (PublishError, ReplayError, StoreError, JournalError, MetricsError, RecordError)
 UNMET = (StackError, SandboxUnavailable, SeedModelError)
 

@@ -25,12 +25,17 @@ from trainer.group import TrainerGroup
 Note = Callable[[str], None]
 
 
+RAY_ATTEMPTS = 3
 ENGINE_CPUS, WORKER_CPUS = 0.5, 0.25
 """What Ray books for an engine and a worker: they wait for each other most of the time."""
 
 
 class StackError(RuntimeError):
     """The machinery could not start, or does not fit the run."""
+
+
+class RayStartError(RuntimeError):
+    """Ray's own processes did not come up: infrastructure, worth another try later."""
 
 
 @dataclass(slots=True)
@@ -133,10 +138,23 @@ def init_ray(config: RunConfig) -> None:
     if address:
         ray.init(address=address, **options)
         return
-    ray.init(
-        address="local",
-        num_cpus=cpus,
-        include_dashboard=False,
-        object_store_memory=config.resources.object_store_bytes,
-        **options,
-    )
+    for attempt in range(1, RAY_ATTEMPTS + 1):
+        try:
+            ray.init(
+                address="local",
+                num_cpus=cpus,
+                include_dashboard=False,
+                object_store_memory=config.resources.object_store_bytes,
+                **options,
+            )
+            return
+        except Exception as error:
+            # Ray raises the bare class where its node does not come up within 30 s.
+            if type(error) is not Exception:
+                raise
+            ray.shutdown()
+            if attempt == RAY_ATTEMPTS:
+                raise RayStartError(
+                    f"Ray did not start in {RAY_ATTEMPTS} attempts ({error}); the machine may be "
+                    "too busy or short of memory"
+                ) from error
