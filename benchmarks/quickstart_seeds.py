@@ -52,7 +52,12 @@ def main() -> None:
     )
     for better, worse in STEPS:
         difference = pooled.difference(better, worse)
-        print(f"{better} − {worse}, paired over tasks, all seeds: {difference}")
+        assert difference is not None
+        found = difference.interval
+        print(
+            f"{better} − {worse}, paired over tasks, {len(seeds)} seeds: {100 * found.mean:+.1f} "
+            f"points [{100 * found.lo:+.1f}, {100 * found.hi:+.1f}]: {difference.conclusion}"
+        )
     print(f"the order held for {held} of {len(seeds)} seeds")
 
 
