@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from coevo.live import LiveTable, round_line
 from coevo.records import SPLITS, RecordError, RoundRecord
+from harness.tree import sync_directory
 
 if TYPE_CHECKING:
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -78,14 +79,6 @@ def read_metrics(path: Path) -> tuple[tuple[RoundRecord, ...], str]:
     return tuple(records), note
 
 
-def _fsync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 class MetricsLog:
     """Append-only metrics.jsonl: each round exactly once, in order, on disk when `append` returns.
 
@@ -105,7 +98,7 @@ class MetricsLog:
             elif data and not data.endswith(b"\n"):
                 self._write(b"\n")  # the kill fell between a whole record and its newline
             if not existed:
-                _fsync_directory(path.parent)
+                sync_directory(path.parent)
         except BaseException:
             os.close(self._fd)
             raise

@@ -14,6 +14,7 @@ from typing import Any, Self
 import yaml
 
 from coevo.config import ConfigError, RunConfig, dump_config, parse_config
+from harness.tree import sync_directory
 
 SCHEMA = 1
 
@@ -35,11 +36,7 @@ def write_atomic(path: Path, data: bytes) -> None:
     except OSError:
         beside.unlink(missing_ok=True)
         raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync_directory(path.parent)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -14,6 +14,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rollout.buffer_files import fsync
 from trainer.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -28,15 +29,6 @@ _STATE_KEY = "coevo"
 def sha256(path: Path) -> str:
     with path.open("rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
-
-
-def fsync(path: Path) -> None:
-    """Flush a file or a directory entry to disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from rollout.buffer_files import fsync
 from rollout.policy.weights import fingerprint_file
-from trainer.checkpoint import fsync, write_json
+from trainer.checkpoint import write_json
 from trainer.errors import PublishError
 
 SCHEMA = 1
