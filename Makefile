@@ -9,6 +9,8 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 STAMP := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 comma := ,
 TESTS ?=
+# Two at a time, a file's tests together: engines are started once a file and wait half of the time.
+PYTEST_ARGS ?= -n 2 --dist loadfile
 
 .PHONY: install demo test check format clean
 
@@ -35,7 +37,7 @@ test: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST_ARGS) $(TESTS)
 
 check: install
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -1,16 +1,20 @@
-"""Seconds to reopen a replay buffer of 100,000 trajectories, and to read all its token data.
+"""Replay buffer of 100,000 trajectories: append and reload against what the disk does.
 
     python benchmarks/buffer_reload.py [--trajectories 100000] [--rounds 20] [--tokens 600]
 
-Reopening reads and checks every record and no token; the ratio says what that saves.
+The same bytes are written plainly (one file a round, fsync) and read plainly, in the same run, round
+by round in turn, so that both meet the same disk. Reading is measured from the page cache and, where
+the kernel lets a file's pages go (`posix_fadvise`), from the disk.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 import time
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -57,28 +61,84 @@ def main() -> None:
     parser.add_argument("--trajectories", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=600, help="tokens a trajectory")
+    parser.add_argument("--dir", help="on the disk to measure (default: where temporary files go)")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as root:
-        buffer = ReplayBuffer(root, options.rounds, options.trajectories)
-        each = options.trajectories // options.rounds
-        started, spent = time.perf_counter(), 0.0
-        for number in range(options.rounds):
-            made = make_round(number, each, options.tokens)
-            before = time.perf_counter()
+    with tempfile.TemporaryDirectory(dir=options.dir) as name:
+        measure(Path(name), options.rounds, options.trajectories // options.rounds, options.tokens)
+
+
+def measure(root: Path, rounds: int, each: int, tokens: int) -> None:
+    buffer = ReplayBuffer(root / "buffer", rounds, rounds * each)
+    append_s = write_s = 0.0
+    size = 0
+    for number in range(rounds):
+        made = make_round(number, each, tokens)
+        with Timer() as timer:
             buffer.append(number, "incumbent", made)
-            spent += time.perf_counter() - before
-        size = sum(path.stat().st_size for path in Path(root).rglob("*") if path.is_file())
-        print(f"written   {each * options.rounds} trajectories, {size / 1e6:.0f} MB: {spent:.1f} s")
-        started = time.perf_counter()
-        buffer = ReplayBuffer(root, options.rounds, options.trajectories)
-        stats = buffer.stats(options.rounds - 1, options.rounds)
-        reload_s = time.perf_counter() - started
-        print(f"reload    {stats.trajectories} trajectories: {reload_s:.2f} s")
-        started = time.perf_counter()
-        view = buffer.select(options.rounds - 1)
-        read_s = time.perf_counter() - started
-        print(f"tokens    {len(view.token_ids)} tokens read and checked: {read_s:.2f} s")
-        print(f"ratio     reading all token data takes {read_s / reload_s:.1f} times the reload")
+        append_s += timer.s
+        content = b"".join(
+            p.read_bytes() for p in files(root / "buffer" / "rounds" / f"{number:04d}")
+        )
+        size += len(content)
+        with Timer() as timer:
+            write_plainly(root / f"plain-{number}", content)
+        write_s += timer.s
+    plain = [root / f"plain-{number}" for number in range(rounds)]
+    print(f"{rounds * each} trajectories of {tokens} tokens, {size / 1e6:.0f} MB, {rounds} rounds")
+    compare("append", size, append_s, write_s, "plain write and fsync")
+    records = sum(p.stat().st_size for p in files(root / "buffer") if p.suffix == ".parquet")
+    with Timer() as reload:
+        buffer = ReplayBuffer(root / "buffer", rounds, rounds * each)
+        stats = buffer.stats(rounds - 1, rounds)
+    print(
+        f"reload  {stats.trajectories} records ({records / 1e6:.1f} MB), no token: {reload.s:.2f} s"
+    )
+    for where in ("page cache", "disk"):
+        if where == "disk":
+            let_go([*plain, *files(root / "buffer")])
+        with Timer() as read:
+            buffer.select(rounds - 1)
+        with Timer() as plainly:
+            for path in plain:
+                path.read_bytes()
+        compare(f"tokens from the {where}", size, read.s, plainly.s, "plain read")
+
+
+class Timer:
+    def __enter__(self) -> Self:
+        self._began = time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.s = time.perf_counter() - self._began
+
+
+def compare(what: str, size: int, ours: float, plain: float, name: str) -> None:
+    print(
+        f"{what}: {size / 1e6 / ours:.0f} MB/s in {ours:.2f} s; {name} {size / 1e6 / plain:.0f} MB/s "
+        f"in {plain:.2f} s; ratio {plain / ours:.2f}"
+    )
+
+
+def files(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.is_file())
+
+
+def write_plainly(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def let_go(paths: list[Path]) -> None:
+    """Ask the kernel to drop the files' pages, so that the next read comes from the disk."""
+    for path in paths:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(handle)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,16 @@ EXIT_STOPPED = 75
 """0 done · 2 bad input · 70 a bug or a broken part: not to be requeued · 75 stopped on request or
 by infrastructure: resume it."""
 
-COMMAND_MODULES: tuple[str, ...] = ()
+ACCEPT_CONFIG = (
+    "go on with a run that was begun under another configuration; the change is recorded"
+)
+
+COMMAND_MODULES: tuple[str, ...] = (
+    "coevo.buffer_cli",
+    "coevo.evolve_cli",
+    "coevo.export_cli",
+    "coevo.submit_cli",
+)
 """Modules that add a command: `add_parser(commands)` builds its arguments, pulls no engine, and
 names what runs it by `set_defaults(handler="module:function")`; the function takes the parsed
 arguments and raises coevo.errors.InputError for what a user can mend."""
@@ -36,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     run = command("run", "Run a configuration, or go on with its run where it was begun.")
     run.add_argument("config", help="a YAML file, for example configs/quickstart.yaml")
     run.add_argument("overrides", nargs="*", help="key=value, for example rounds=2 trainer.lr=1e-4")
+    run.add_argument("--accept-config", action="store_true", help=ACCEPT_CONFIG)
     resume = command("resume", "Go on with a run from its last journaled phase.")
     resume.add_argument("run", type=Path, help="a run directory, for example runs/quickstart")
     status = command("status", "Say how far a run is and what it measured.")
@@ -45,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
     experiment.add_argument("overrides", nargs="*")
     experiment.add_argument(
         "--arms", default="frozen,harness,coevolve",
-        help="comma-separated modes: frozen, harness, model, coevolve (default: %(default)s)",
+        help="comma-separated modes: frozen, harness, model, coevolve, best_of_n (default: %(default)s)",
     )  # fmt: skip
     experiment.add_argument("--seeds", default="0", help="comma-separated (default: %(default)s)")
     compare = command("compare", "Compare runs on their held-out episodes, with intervals.")
@@ -56,6 +66,14 @@ def parser() -> argparse.ArgumentParser:
     warmstart = command("warmstart", "Make the small model of a configuration (cached).")
     warmstart.add_argument("config")
     warmstart.add_argument("overrides", nargs="*")
+    warmstart.add_argument(
+        "--from-run", type=Path, metavar="RUN",
+        help="teach that model what it sampled in the successful episodes of this run",
+    )  # fmt: skip
+    warmstart.add_argument("--output", type=Path, help="directory to write (default: RUN-sft)")
+    warmstart.add_argument("--lr", type=float, default=1e-5, help="default: %(default)s")
+    warmstart.add_argument("--epochs", type=float, default=1.0, help="default: %(default)s")
+    warmstart.add_argument("--batch-size", type=int, default=8, help="default: %(default)s")
     harness_cli.add_parser(commands)
     for module in COMMAND_MODULES:
         importlib.import_module(module).add_parser(commands)

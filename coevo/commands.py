@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from coevo import __version__, harness_cli
+from coevo.arms import arm_configs, learning_tokens, matched_run
 from coevo.cli import EXIT_BAD_INPUT, EXIT_STOPPED
 from coevo.compare import NotComparableError, compare, print_comparison
 from coevo.config import ConfigError, RunConfig, load_config
@@ -87,7 +88,9 @@ class _Failed(SystemExit):
 
 def _run(arguments: argparse.Namespace) -> None:
     config = load_config(arguments.config, arguments.overrides)
-    _go([_created(config)])
+    if config.mode == "best_of_n" and (match := matched_run(config)) is not None:
+        learning_tokens(match)  # refused here, before an engine starts
+    _go([_created(config, arguments.accept_config)])
 
 
 def _resume(arguments: argparse.Namespace) -> None:
@@ -95,19 +98,16 @@ def _resume(arguments: argparse.Namespace) -> None:
     _go([(run, run.config())])
 
 
-def _created(config: RunConfig) -> tuple[RunDir, RunConfig]:
+def _created(config: RunConfig, accept: bool = False) -> tuple[RunDir, RunConfig]:
     preflight(config)
-    return RunDir.create(Path(config.runs_dir) / config.name, config, versions()), config
+    return RunDir.create(Path(config.runs_dir) / config.name, config, versions(), accept), config
 
 
 def _experiment(arguments: argparse.Namespace) -> None:
     base = load_config(arguments.config, arguments.overrides)
-    configs: list[RunConfig] = []
-    for seed in arguments.seeds.split(","):
-        for arm in arguments.arms.split(","):
-            name = f"name={base.name}-{arm}-s{seed}"
-            overrides = [*arguments.overrides, f"mode={arm}", f"seed={seed}", name]
-            configs.append(load_config(arguments.config, overrides))
+    configs = arm_configs(
+        arguments.config, arguments.overrides, arguments.arms.split(","), arguments.seeds.split(",")
+    )
     runs = [_created(config) for config in configs]
     _go(runs)
     paths = [run.path for run, _ in runs]
@@ -156,8 +156,10 @@ def _interrupted(run: RunDir, why: str, code: int) -> NoReturn:
     raise _Failed(code)
 
 
-def _model(config: RunConfig, console: Console) -> Path:
-    """M_0's directory; a small model is made first where it is not cached."""
+def _model(config: RunConfig, console: Console) -> Path | None:
+    """M_0's directory, None for a hosted one; a small model is made first where it is not cached."""
+    if config.policy.api is not None:
+        return None
     if config.policy.model is not None:
         path = Path(config.policy.model)
         if not (path / "config.json").is_file():
@@ -188,7 +190,24 @@ def _model(config: RunConfig, console: Console) -> Path:
 
 
 def _warmstart(arguments: argparse.Namespace) -> None:
-    _model(load_config(arguments.config, arguments.overrides), Console())
+    console = Console()
+    model = _model(load_config(arguments.config, arguments.overrides), console)
+    if arguments.from_run is None:
+        return
+    if model is None:
+        raise InputError("policy.api is a hosted model, which cannot be taught; set policy.model")
+    from coevo.finetune import finetune_from_run
+    from trainer.warmstart_config import FinetuneConfig
+
+    run: Path = arguments.from_run
+    out = arguments.output or run.with_name(f"{run.name}-sft")
+    try:
+        config = FinetuneConfig(
+            lr=arguments.lr, epochs=arguments.epochs, batch_size=arguments.batch_size
+        )
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    finetune_from_run(run, model, out, config, console)
 
 
 # --- reading ---
@@ -208,6 +227,8 @@ def _status(arguments: argparse.Namespace) -> None:
             f"held-out, last measured (round {run.last.round}): {share} "
             f"[{result.lo:.1%}, {result.hi:.1%}], n = {result.n}"
         )
+    if run.best_of_n is not None:
+        print(f"that is the best of {run.best_of_n.n} runs a task, chosen by the verifier")
     for problem in run.problems:
         print(f"problem: {problem}", file=sys.stderr)
     if not run.finished:

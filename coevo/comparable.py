@@ -10,7 +10,7 @@ from coevo.runs import Run
 SAME_KEYS = ("environment", "evaluation.splits", "rollout.max_steps")
 """Config keys (or sections) that decide what was asked: runs that are compared must agree in them."""
 
-OWN_KEYS = frozenset({"name", "mode", "seed", "runs_dir"})
+OWN_KEYS = frozenset({"name", "mode", "seed", "runs_dir", "best_of_n.n", "best_of_n.match"})
 """Config keys in which runs differ by being different runs; no note is made of them."""
 
 

@@ -271,12 +271,13 @@ def _notes(arms: Sequence[Arm], pairs: Sequence[PairedDifference]) -> tuple[str,
             f"Each of the {len(pairs)} intervals holds at 95% alone; they are not corrected for "
             "their number."
         )
+    notes.extend(_best_of_n(run) for arm in arms for run in arm.runs if run.best_of_n is not None)
     going = [run.name for arm in arms for run in arm.runs if not run.finished]
     if going:
         notes.append(f"Not finished, shown as far as it goes: {', '.join(going)}.")
-    rounds = {arm.final_round for arm in arms}
-    if len(rounds) > 1:
-        ends = ", ".join(f"{arm.label} at round {arm.final_round}" for arm in arms)
+    measured = [arm for arm in arms if arm.final_round is not None]
+    if len({arm.final_round for arm in measured}) > 1:
+        ends = ", ".join(f"{arm.label} at round {arm.final_round}" for arm in measured)
         notes.append(f"The arms were last evaluated at different rounds: {ends}.")
     parted = {len(_slots(_lasts(arm))) for arm in arms if arm.final is not None}
     if len(parted) > 1:
@@ -298,6 +299,26 @@ def _notes(arms: Sequence[Arm], pairs: Sequence[PairedDifference]) -> tuple[str,
         )
     notes.extend(problem for arm in arms for run in arm.runs for problem in run.problems)
     return tuple(notes)
+
+
+def _best_of_n(run: Run) -> str:
+    """What a best-of-n result is, its pass@k, and how far its budget was matched."""
+    record = run.best_of_n
+    assert record is not None
+    ks = [k for k in (1, 2, 4, 8, 16, 32, 64) if k < record.n] + [record.n]
+    rates = ", ".join(f"pass@{k} {percent(record.pass_at(k))}" for k in ks)
+    text = (
+        f"{run.name} ran each held-out task {record.n} times and let the verifier choose: an upper "
+        f"bound on choosing. A single run {with_interval(record.single())}; {rates}."
+    )
+    if record.budget is None:
+        return f"{text} {quantity(record.tokens.total)} tokens of repeats, matched to no run."
+    gap = record.tokens.total - record.budget
+    share = f" ({100 * gap / record.budget:+.1f}%)" if record.budget else ""
+    return (
+        f"{text} Its repeats took {record.tokens.total:,} tokens; {record.matched} spent "
+        f"{record.budget:,} on rollouts and evolution: a difference of {gap:+,}{share}."
+    )
 
 
 def points(value: float) -> str:

@@ -12,15 +12,17 @@ from typing import Any, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from coevo.cluster import ClusterConfig
 from harness.component import nearest
+from harness.evolve.llm.config import LLMConfig
 from rollout.config import EnvironmentConfig, RolloutConfig
-from rollout.policy.config import VLLMEngineConfig
+from rollout.policy.config import APIConfig, ServedLoRAConfig, VLLMEngineConfig
 from rollout.task import Split
 from rollout.trajectory import Role
 from trainer.config import TrainerConfig
 from trainer.warmstart_config import WarmstartConfig
 
-Mode = Literal["frozen", "harness", "model", "coevolve"]
+Mode = Literal["frozen", "harness", "model", "coevolve", "best_of_n"]
 
 
 class ConfigError(ValueError):
@@ -44,7 +46,8 @@ class HarnessConfig(_Section):
 class EngineConfig(_Section):
     """Of the policy engine; `rollout.policy.config.VLLMEngineConfig` documents the fields.
 
-    max_model_len, when unset, follows rollout.max_context + rollout.max_new_tokens.
+    max_model_len, when unset, follows rollout.max_context + rollout.max_new_tokens. replicas: engines
+    that serve the same policy; a trajectory stays on one of them.
     """
 
     device: Literal["cpu", "cuda"] = "cpu"
@@ -57,29 +60,38 @@ class EngineConfig(_Section):
     prefix_caching: bool = True
     batching: Literal["serial", "continuous"] = "serial"
     tensor_parallel: int = Field(1, ge=1)
+    replicas: int = Field(1, ge=1)
+    lora: ServedLoRAConfig | None = None
     threads: int = Field(1, ge=1)
     start_timeout_s: float = Field(600.0, gt=0)
     call_timeout_s: float = Field(600.0, gt=0)
 
     def resolved(self, model: str, max_model_len: int, seed: int) -> VLLMEngineConfig:
         return VLLMEngineConfig(
-            model=model, max_model_len=max_model_len, seed=seed, **self.model_dump()
+            model=model,
+            max_model_len=max_model_len,
+            seed=seed,
+            **self.model_dump(exclude={"replicas"}),
         )
 
 
 class PolicyConfig(_Section):
-    """The task model M_0: a Hugging Face directory (`model`), or one made on first use (`warmstart`)."""
+    """The task model M_0: a Hugging Face directory (`model`), one made on first use (`warmstart`), or
+    a hosted one (`api`), which cannot be trained."""
 
     model: str | None = None
     warmstart: WarmstartConfig | None = None
+    api: APIConfig | None = None
     engine: EngineConfig = EngineConfig()
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if (self.model is None) == (self.warmstart is None):
+        names = ("model", "warmstart", "api")
+        found = [f"policy.{name}" for name in names if getattr(self, name) is not None]
+        if len(found) != 1:
             raise ValueError(
-                "set exactly one of policy.model (a model directory) and policy.warmstart "
-                f"(make a small one); found {'both' if self.model else 'neither'}"
+                "set exactly one of policy.model (a model directory), policy.warmstart (make a "
+                f"small one) and policy.api (a hosted one); found {' and '.join(found) or 'none'}"
             )
         return self
 
@@ -94,9 +106,11 @@ class TasksConfig(_Section):
 class BufferConfig(_Section):
     """window: rounds kept. include: roles whose trajectories train. min_rounds: training starts
     when the buffer holds that many rounds (the paper waits for a full window). trainer_logprobs: score
-    each new part by one forward pass of the trainer under M_t, before its first step."""
+    each new part by one forward pass of the trainer under M_t, before its first step. keep_rounds:
+    rounds whose token data stays on disk (null: all); records of older rounds are always kept."""
 
     window: int = Field(4, ge=1)
+    keep_rounds: int | None = Field(None, ge=1)
     max_trajectories: int = Field(100_000, ge=1)
     include: tuple[Role, ...] = ("incumbent", "candidate")
     min_rounds: int = Field(1, ge=1)
@@ -109,6 +123,11 @@ class BufferConfig(_Section):
                 f"buffer.min_rounds is {self.min_rounds} but buffer.window holds only "
                 f"{self.window} rounds, so training would never start; lower min_rounds"
             )
+        if self.keep_rounds is not None and self.keep_rounds < self.window:
+            raise ValueError(
+                f"buffer.keep_rounds is {self.keep_rounds} but buffer.window trains on "
+                f"{self.window} rounds; keep at least as many, or null for all"
+            )
         if "heldout" in self.include:
             raise ValueError(
                 "buffer.include names 'heldout': held-out episodes never train; remove it"
@@ -119,13 +138,14 @@ class BufferConfig(_Section):
 class EvolutionConfig(_Section):
     """recipe: a name in configs/evolve or a path. every: rounds between two evolutions.
 
-    start: first round that evolves. tasks: evolve-split tasks a candidate is judged on, drawn
-    anew each round (0: the round's own)."""
+    start: first round that evolves. max_rollouts: that evolution may ask for in the whole run (None:
+    no limit). llm: the language models of the recipe's roles."""
 
     recipe: str = "aegis_catalogue"
     every: int = Field(1, ge=1)
     start: int = Field(0, ge=0)
-    tasks: int = Field(0, ge=0)
+    max_rollouts: int | None = Field(None, ge=1)
+    llm: LLMConfig | None = None
 
 
 class EvaluationConfig(_Section):
@@ -139,6 +159,16 @@ class EvaluationConfig(_Section):
     episodes: int = Field(60, ge=1)
     final: int | None = Field(None, ge=1)
     every: int = Field(1, ge=1)
+
+
+class BestOfNConfig(_Section):
+    """Of mode best_of_n, which runs each held-out task n times and evolves nothing.
+
+    n: how often; or match: the name of a finished run beside this one, or its directory, whose
+    tokens of rollouts and evolution are then spent on repeats."""
+
+    n: int | None = Field(None, ge=2)
+    match: str | None = None
 
 
 class ResourcesConfig(_Section):
@@ -165,7 +195,9 @@ class RunConfig(_Section):
     trainer: TrainerConfig = TrainerConfig()
     evolution: EvolutionConfig = EvolutionConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    best_of_n: BestOfNConfig = BestOfNConfig()
     resources: ResourcesConfig = ResourcesConfig()
+    cluster: ClusterConfig | None = None
 
     @property
     def evolves(self) -> bool:
@@ -177,6 +209,19 @@ class RunConfig(_Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.mode == "best_of_n":
+            budget = self.best_of_n
+            if (budget.n is None) == (budget.match is None):
+                raise ValueError(
+                    "mode is 'best_of_n': set exactly one of best_of_n.n (runs a held-out task) and "
+                    f"best_of_n.match (a run whose tokens are matched); found "
+                    f"{'neither' if budget.n is None else 'both'}"
+                )
+            if "heldout" not in self.evaluation.splits:
+                raise ValueError(
+                    "mode is 'best_of_n' but evaluation.splits has no 'heldout', whose tasks it "
+                    "repeats; add it"
+                )
         if self.evolves and self.evolution.recipe == "none":
             raise ValueError(
                 f"mode is {self.mode!r} but evolution.recipe is 'none'; choose a recipe of "
@@ -192,12 +237,46 @@ class RunConfig(_Section):
                 f"buffer.min_rounds is {self.buffer.min_rounds} but the run has {self.rounds} "
                 "rounds, so it would never train; lower it or raise rounds"
             )
+        if self.trains and self.policy.api is not None:
+            raise ValueError(
+                f"mode is {self.mode!r} but policy.api is a hosted model, which gives no token ids "
+                "and log-probs to train on; use mode harness or frozen, or serve weights of your own "
+                "by policy.model"
+            )
+        if self.trains and (problem := self._adapters_do_not_fit()):
+            raise ValueError(problem)
+        if self.trainer.ratio == "decoupled" and not self.buffer.trainer_logprobs:
+            raise ValueError(
+                "trainer.ratio is 'decoupled', which needs the trainer's own log-probs, but "
+                "buffer.trainer_logprobs is false; set it to true or choose another ratio"
+            )
         if self.trains and self.trainer.device != self.policy.engine.device:
             raise ValueError(
                 f"trainer.device is {self.trainer.device!r} and policy.engine.device is "
                 f"{self.policy.engine.device!r}; both must be the same kind"
             )
         return self
+
+    def _adapters_do_not_fit(self) -> str:
+        """Why the engine cannot serve what the trainer publishes; "" where it can."""
+        served, trained = self.policy.engine.lora, self.trainer.lora
+        publishes = trained is not None and trained.publish == "adapter"
+        if served is None and publishes:
+            return (
+                "trainer.lora.publish is 'adapter' but policy.engine.lora is not set; set it, or "
+                "publish merged weights"
+            )
+        if served is not None and not publishes:
+            return (
+                "policy.engine.lora is set, so the engine takes adapters, but trainer.lora.publish "
+                "is not 'adapter'; set it, or unset policy.engine.lora"
+            )
+        if served is not None and trained is not None and trained.rank > served.rank:
+            return (
+                f"trainer.lora.rank is {trained.rank} and policy.engine.lora.rank {served.rank}; "
+                "raise the engine's"
+            )
+        return ""
 
 
 PATH_KEYS = (("harness", "bundle"), ("policy", "model"), ("policy", "warmstart", "bundle"))

@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from coevo.config import RunConfig
 from coevo.live import LiveTable
-from coevo.records import EpisodeResult, Evaluation
-from coevo.rollouts import TaskSource, episode_specs, tokens_of
-from coevo.rundir import RunDir, write_json
+from coevo.records import EpisodeResult, Evaluation, ServedTasks
+from coevo.rollouts import Serving, TaskSource, routed_specs, tokens_of
+from coevo.rundir import RunDir
 from coevo.stack import Stack
+from harness.atomic import write_json
+from rollout.task import Task
 from rollout.trajectory import Trajectory
 
 
 class Evaluator:
-    """Measures (harness, policy) pairs. A pair that was measured is not rolled out again: with the
-    same tasks and seeds it would give the same episodes."""
+    """Measures (harness, policy) pairs; where several variants serve, each task runs under its own.
+    What was measured is not rolled out again: the same harnesses on the same tasks and seeds would
+    give the same episodes."""
 
     def __init__(
         self, run: RunDir, config: RunConfig, stack: Stack, tasks: TaskSource, live: LiveTable
     ) -> None:
         self.run, self.config, self.stack, self.tasks, self.live = run, config, stack, tasks, live
-        self._known: dict[tuple[str, int, str], Evaluation] = {}
+        self._key = tasks.splits.key()
+        self._known: dict[tuple[int, str], list[Evaluation]] = {}
         for split in config.evaluation.splits:
             for file in sorted((run.path / split).glob("*.json")):
                 self._remember(split, Evaluation.from_json(json.loads(file.read_text()), str(file)))
 
     async def measure(
-        self, number: int, harness_id: str, version: int, first_or_last: bool
+        self, number: int, serving: Serving, version: int, first_or_last: bool
     ) -> dict[str, Any]:
         """Write one evaluation a split; their results and the tokens spent."""
         settings = self.config.evaluation
@@ -36,15 +41,16 @@ class Evaluator:
         results: dict[str, Any] = {}
         tokens = [0, 0]
         for split in settings.splits:
-            known = self._known.get((harness_id, version, split))
-            if known is not None and len(known.episodes) >= n:
+            wanted = self._wanted(split, n, number, serving, version)
+            known = self._find(wanted, version, split)
+            if known is not None:
                 evaluation = known.model_copy(update={"round": number})
             else:
                 # Under M_0 another arm of the same seed may have measured just this.
-                shared = (self.config.seed, harness_id, split, n) if version == 0 else None
+                shared = (self.config.seed, wanted, split) if version == 0 else None
                 found = self.stack.measured.get(shared)
                 if found is None:
-                    found = await self._roll(split, n, number, harness_id, version)
+                    found = await self._roll(split, n, number, serving, version)
                 if shared is not None:
                     self.stack.measured[shared] = found
                 evaluation, spent = found
@@ -55,18 +61,50 @@ class Evaluator:
             results[split] = evaluation.result.model_dump(mode="json")
         return {"splits": results, "tokens": tokens}
 
+    async def repeat(self, serving: Serving, version: int, repeat: int) -> dict[str, Any]:
+        """The held-out tasks of the last evaluation again, under the seeds of `repeat` (1 or more):
+        their episodes and the tokens spent."""
+        n = self.config.evaluation.final or self.config.evaluation.episodes
+        evaluation, tokens = await self._roll("heldout", n, 0, serving, version, repeat)
+        return {"episodes": evaluation.to_json()["episodes"], "tokens": tokens}
+
     def _remember(self, split: str, evaluation: Evaluation) -> None:
-        key = (evaluation.harness_id, evaluation.policy_version, split)
-        known = self._known.get(key)
-        if known is None or len(known.episodes) < len(evaluation.episodes):
-            self._known[key] = evaluation
+        self._known.setdefault((evaluation.policy_version, split), []).append(evaluation)
+
+    def _find(self, wanted: tuple[str, ...], version: int, split: str) -> Evaluation | None:
+        """The longest evaluation whose first episodes ran under these harnesses."""
+        found = [
+            evaluation
+            for evaluation in self._known.get((version, split), ())
+            if _harnesses(evaluation)[: len(wanted)] == wanted
+        ]
+        return max(found, key=lambda evaluation: len(evaluation.episodes), default=None)
+
+    def _wanted(
+        self, split: Any, n: int, number: int, serving: Serving, version: int
+    ) -> tuple[str, ...]:
+        """The harness id of each of the split's first n tasks."""
+        if len(serving.variants) == 1:
+            return (serving.main,) * n
+        tasks = self._sealed(split, n, number, serving, version, 0)
+        return tuple(serving.of(task).bundle.id for task in tasks)
+
+    def _sealed(
+        self, split: Any, n: int, number: int, serving: Serving, version: int, repeat: int
+    ) -> Sequence[Task]:
+        about = {
+            "round": number, "harness_id": serving.main, "policy_version": version, "repeat": repeat
+        }  # fmt: skip
+        return self.tasks.splits.sealed(split, n, self._key, "evaluator", about)
 
     async def _roll(
-        self, split: Any, n: int, number: int, harness_id: str, version: int
+        self, split: Any, n: int, number: int, serving: Serving, version: int, repeat: int = 0
     ) -> tuple[Evaluation, list[int]]:
-        specs = episode_specs(
-            self.config.seed, f"{number:04d}/{split}", number, self.tasks.sealed(split, n),
-            [(harness_id, "heldout")], version, 1, f"measure {split}",
+        again = f" {repeat}" if repeat else ""
+        tasks = self._sealed(split, n, number, serving, version, repeat)
+        specs = routed_specs(
+            self.config.seed, f"{number:04d}/{split}{again}", number, tasks, serving, "heldout",
+            version, 1, f"measure {split}{again}",
         )  # fmt: skip
         self.live.start("heldout", len(specs))
         rolled = await self.stack.pool.run(
@@ -76,11 +114,27 @@ class Evaluator:
         trajectories = [r.trajectory for r in rolled]
         evaluation = Evaluation(
             round=number,
-            harness_id=harness_id,
+            harness_id=serving.main,
             policy_version=version,
             episodes=tuple(_record(t) for t in trajectories),
+            variants={
+                name: ServedTasks(
+                    harness_id=serving.bundle(name).id, task_ids=tuple(t.id for t in own)
+                )
+                for name, own in serving.mix(tasks).items()
+            },
         )
         return evaluation, tokens_of(trajectories)
+
+
+def _harnesses(evaluation: Evaluation) -> tuple[str, ...]:
+    """Of each episode."""
+    served = {
+        task_id: item.harness_id
+        for item in evaluation.variants.values()
+        for task_id in item.task_ids
+    }
+    return tuple(served.get(e.task_id, evaluation.harness_id) for e in evaluation.episodes)
 
 
 def _record(trajectory: Trajectory) -> EpisodeResult:

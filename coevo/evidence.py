@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from coevo.rundir import write_atomic
+from harness.atomic import write_atomic
 from harness.evolve.records import Episode
 from harness.evolve.traces import fired, trace_steps
 from rollout.episode import EpisodeResult

@@ -8,22 +8,21 @@ from typing import Any
 
 from coevo.config import RunConfig
 from coevo.evidence import evidence, task_key, write_traces
+from coevo.evolution_setup import set_up
 from coevo.live import LiveTable
-from coevo.rollouts import TaskSource, episode_specs, tokens_of
-from coevo.rundir import RunDir, write_json
+from coevo.rollouts import TaskSource, episode_specs, named, tokens_of
+from coevo.rundir import RunDir
 from coevo.stack import Stack
+from harness.atomic import write_json
 from harness.evolve.engine import evolve
 from harness.evolve.journal import Journal, digest
-from harness.evolve.parts import NEEDS
-from harness.evolve.recipe import check_needs, load_recipe
+from harness.evolve.llm.client import Spent
+from harness.evolve.parts import Router
 from harness.evolve.records import Episode, EvalRequest
 from harness.evolve.state import CandidateReport, EvolutionState
 from harness.store import Store
 from rollout.buffer import ReplayBuffer
 from rollout.trajectory import Role
-
-AVAILABLE = frozenset(NEEDS) - {"llm", "embeddings"}
-"""What this loop gives to a recipe's parts."""
 
 
 class EvolutionAborted(RuntimeError):
@@ -45,8 +44,18 @@ class Evolver:
     ) -> None:
         self.run, self.config, self.stack, self.store = run, config, stack, store
         self.buffer, self.tasks, self.live = buffer, tasks, live
-        self.recipe, self.parts = load_recipe(config.evolution.recipe if config.evolves else "none")
-        check_needs(self.recipe, self.parts, AVAILABLE)
+        journal = run.path / "evolution" / "llm.jsonl"
+        self.recipe, self.parts, self.llm = set_up(config, str(journal))
+
+    @property
+    def router(self) -> Router | None:
+        """The recipe's router; None where nothing evolves."""
+        return self.parts.router if self.parts else None
+
+    async def close(self) -> None:
+        """End the connections to language models."""
+        if self.llm is not None:
+            await self.llm.close()
 
     async def evolve(
         self, number: int, state: EvolutionState, version: int, episodes: Sequence[Episode]
@@ -55,18 +64,19 @@ class Evolver:
         settings = self.config.evolution
         if number < settings.start or (number - settings.start) % settings.every:
             return _result(state.at(number + 1), {"outcome": "off", "reason": "not this round"})
-        tasks = {task_key(t.id): t for t in self.tasks.batch(number, self.config.tasks.per_round)}
+        tasks = {task_key(t.id): t for t in self.tasks.evolve()}
+        batch = self.tasks.batch(number, self.config.tasks.per_round)
+        serving_ids = {v.bundle.id for v in state.variants}
 
         async def evaluate(request: EvalRequest) -> list[Episode]:
             name = f"{request.purpose}-{request.draw}-{digest(request.inputs())[:8]}"
             for bundle in request.bundles:
                 self.store.put(bundle)
             harnesses: list[tuple[str, Role]] = [
-                (b.id, "incumbent" if b.id == state.incumbent.id else "candidate")
-                for b in request.bundles
+                (b.id, "incumbent" if b.id in serving_ids else "candidate") for b in request.bundles
             ]
             specs = episode_specs(
-                self.config.seed, f"{number:04d}/{name}", number, [tasks[k] for k in request.tasks],
+                self.config.seed, f"{number:04d}/{name}", number, named(tasks, request.tasks),
                 harnesses, version, request.repeats,
                 f"round {number}/{request.purpose}/{request.draw}",
             )  # fmt: skip
@@ -85,29 +95,46 @@ class Evolver:
             ]
 
         directory = self.run.evolution(number)
+        journal = Journal(directory / "journal.jsonl")
+        before = await self._spent(journal, number)
         result = await evolve(
             self.recipe,
             self.parts,
             state.at(number),
             episodes,
             evaluate,
-            Journal(directory / "journal.jsonl"),
+            journal,
             random.Random(f"{self.config.seed}/evolve/{number}"),
-            deny=[t.view.instruction for t in tasks.values()],
+            deny=[t.view.instruction for t in batch],
+            policy_version=version,
+            llm=self.llm,
+            max_rollouts=settings.max_rollouts,
         )
         if result.outcome == "aborted":
             raise EvolutionAborted(f"round {number}: {result.reason}")
         for report in result.candidates:
             self._keep(number, report)
-        write_json(directory / "verdicts.json", result.to_json())
-        self.store.put(result.incumbent)
+        llm = (self.llm.spent - before).to_json() if self.llm is not None else None
+        write_json(directory / "verdicts.json", result.to_json() | {"llm": llm})
+        for variant in result.state.variants:
+            self.store.put(variant.bundle)
         rolled = [
             t
             for part in self.buffer.parts(number)
             if part != "incumbent"
             for t in self.buffer.trajectories(number, part)
         ]
-        return _result(result.state, result.summary(), tokens_of(rolled))
+        return _result(result.state, result.summary() | {"llm": llm}, tokens_of(rolled))
+
+    async def _spent(self, journal: Journal, number: int) -> Spent:
+        """What the language models had taken before this round, also of a round that was killed."""
+
+        async def compute() -> dict[str, float]:
+            return (self.llm.spent if self.llm is not None else Spent()).to_json()
+
+        if self.llm is None:
+            return Spent()
+        return Spent(**await journal.once(f"{number}/llm-before", None, compute))
 
     def _keep(self, number: int, report: CandidateReport) -> None:
         """A candidate's bundle and its line of the lineage, once."""

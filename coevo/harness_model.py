@@ -11,13 +11,14 @@ from pathlib import Path
 
 import ray
 
+from harness.events import ToolCallSpec
 from harness.host import HostError, ModelReply, ModelRequest
-from harness.processors.parse_repair import calls_in
 from rollout.policy.base import ContextOverflow, EngineError, Request, Sampling
 from rollout.policy.config import VLLMEngineConfig
 from rollout.policy.vllm import VLLMEngine
 from rollout.spec import derive_seed
-from rollout.tokens import Renderer
+from rollout.tokens import Renderer, TemplateRefusal
+from rollout.tool_calls import Parsed
 
 MAX_LENGTH = 4096
 """Tokens of prompt and answer together, or the model's own limit where that is smaller."""
@@ -60,7 +61,10 @@ class _Model:
         self._calls = 0
 
     async def __call__(self, request: ModelRequest) -> ModelReply:
-        prompt = tuple(self._renderer.prompt(request.messages, request.tools))
+        try:
+            prompt = tuple(self._renderer.prompt(request.messages, request.tools))
+        except TemplateRefusal as error:
+            raise HostError("context", str(error)) from error
         sampling = Sampling(
             max_tokens=min(request.max_tokens or MAX_NEW, MAX_NEW),
             seed=derive_seed(self._seed, self._calls),
@@ -73,6 +77,13 @@ class _Model:
             raise HostError("context", str(error)) from error
         except EngineError as error:
             raise HostError("infra", str(error)) from error
-        text = self._renderer.decode(sample.token_ids)
-        content, calls = calls_in(text, set(), f"call-{self._calls}")
-        return ModelReply(content, calls, sample.finish_reason, len(prompt), len(sample.token_ids))
+        if request.tools:
+            answer = self._renderer.answer(sample.token_ids)
+        else:
+            answer = Parsed(self._renderer.decode(sample.token_ids))
+        calls = tuple(
+            ToolCallSpec(f"call{self._calls:04d}{i}", *call) for i, call in enumerate(answer.calls)
+        )
+        return ModelReply(
+            answer.content, calls, sample.finish_reason, len(prompt), len(sample.token_ids)
+        )

@@ -72,6 +72,14 @@ def staleness_text(record: RoundRecord) -> str:
     return f"{mean:.1f} (max {record.staleness.max})"
 
 
+def outcomes_text(record: RoundRecord) -> str:
+    """Episodes of the round by outcome class, and the length bias at half of the phase."""
+    counts = sorted(record.rollout.outcomes.items(), key=lambda item: (-item[1], item[0]))
+    text = ", ".join(f"{count} {outcome}" for outcome, count in counts)
+    bias = record.rollout.length_bias.get("0.5")
+    return f"{text} (length bias {bias:.2f} at half)" if bias is not None else text
+
+
 def verdict_text(record: RoundRecord) -> str:
     """Outcome of the round's evolution, with the edits applied or the number of candidates."""
     evolution = record.evolution
@@ -94,6 +102,7 @@ def round_line(record: RoundRecord, rounds: int | None = None) -> str:
         f"policy v{record.policy_version}",
         f"evolve {percent(record.evolve.success)} (n={record.evolve.n})",
         f"held-out {with_interval(heldout)}" + (f" (n={heldout.n})" if heldout else ""),
+        *([f"episodes {outcomes_text(record)}"] if record.rollout.outcomes else []),
         f"tokens {quantity(record.tokens.prompt)}+{quantity(record.tokens.sampled)}",
         f"staleness {staleness_text(record)}",
         f"evolution {verdict_text(record)}",

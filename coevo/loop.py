@@ -25,18 +25,23 @@ from coevo.records import (
     EvolutionRecord,
     EvolveResult,
     Measured,
+    RolloutRecord,
     RoundRecord,
     SplitResult,
     Staleness,
     Summary,
     Tokens,
     TrainRecord,
+    VariantRecord,
     Wall,
 )
-from coevo.rollouts import TaskSource, episode_specs, tokens_of
-from coevo.rundir import RunDir, write_json
+from coevo.rollouts import Serving, TaskSource, rollout_record, routed_specs, tokens_of
+from coevo.rundir import RunDir
+from coevo.sealed import SealedReads
 from coevo.stack import Stack
+from coevo.stop import STOP
 from coevo.training import Learner
+from harness.atomic import write_json
 from harness.bundle import load
 from harness.evolve.journal import Journal
 from harness.evolve.records import Episode, decode, encode
@@ -44,6 +49,7 @@ from harness.evolve.state import EvolutionState
 from harness.store import Store
 from rollout.buffer import ReplayBuffer
 from rollout.episode import EpisodeResult
+from rollout.trajectory import Trajectory
 
 
 class Loop:
@@ -52,9 +58,15 @@ class Loop:
     def __init__(self, run: RunDir, config: RunConfig, stack: Stack, live: LiveTable) -> None:
         stack.check_fits(config)
         self.run, self.config, self.stack, self.live = run, config, stack, live
-        self.tasks = TaskSource(config.environment, config.seed)
+        reads = SealedReads(run.path / "sealed_reads.jsonl")
+        self.tasks = TaskSource(config.environment, config.seed, reads.add)
         self.store = Store(run.store)
-        self.buffer = ReplayBuffer(run.path, config.buffer.window, config.buffer.max_trajectories)
+        self.buffer = ReplayBuffer(
+            run.path,
+            config.buffer.window,
+            config.buffer.max_trajectories,
+            config.buffer.keep_rounds,
+        )
         self.journal = Journal(run.path / "journal.jsonl")
         self.evaluator = Evaluator(run, config, stack, self.tasks, live)
         self.evolver = Evolver(run, config, stack, self.store, self.buffer, self.tasks, live)
@@ -88,28 +100,31 @@ class Loop:
             finally:
                 board.close()
                 self.learner.close()
+                await self.evolver.close()
         summary = self._summary(rounds, last)
         write_json(self.run.path / "summary.json", summary.to_json())
         return summary
 
+    @property
+    def serving(self) -> Serving:
+        """The variants as they serve now."""
+        return Serving(self.state.variants, self.state.memory.routing, self.evolver.router)
+
     async def round(self, number: int) -> RoundRecord:
         """One round, each phase once."""
-        harness_id, version = self.state.incumbent.id, self.version
+        serving, version = self.serving, self.version
+        pair = [serving.inputs, version]
         measured = await self._measure(number)
-        rolled = await self._phase(f"{number}/rollout", [harness_id, version], self._roll, number)
+        rolled = await self._phase(f"{number}/rollout", pair, self._roll, number)
         episodes = [decode(Episode, item) for item in rolled["episodes"]]
         evolved, trained = await self._both(
             self._phase(
-                f"{number}/evolve", [harness_id, version], self.evolver.evolve, number, self.state,
-                version, episodes,
+                f"{number}/evolve", pair, self.evolver.evolve, number, self.state, version, episodes
             ),
-            self._phase(
-                f"{number}/train", [harness_id, version], self.learner.train, number, version
-            ),
-        )  # fmt: skip
+            self._phase(f"{number}/train", pair, self.learner.train, number, version),
+        )
         self.state = EvolutionState.from_json(evolved["state"], self.store.get)
-        if self.store.pointer("incumbent") != self.state.incumbent.id:
-            self.store.move("incumbent", self.state.incumbent.id, round=number)
+        self._point(number, serving.main, evolved["summary"])
         published: dict[str, Any] = {"wall": 0.0}
         if trained["version"] != version:
             self.version, self.fingerprint = trained["version"], trained["fingerprint"]
@@ -121,15 +136,17 @@ class Loop:
         record = RoundRecord(
             round=number,
             mode=self.config.mode,
-            harness_id=harness_id,
+            harness_id=serving.main,
             policy_version=version,
             evolve=EvolveResult(**rolled["evolve"]),
+            rollout=RolloutRecord(**rolled["rollout"]),
             tokens=Tokens(
                 prompt=rolled["tokens"][0] + evolved["tokens"][0] + measured["tokens"][0],
                 sampled=rolled["tokens"][1] + evolved["tokens"][1] + measured["tokens"][1],
             ),
             staleness=Staleness(**trained["staleness"]),
             harness_mix=dict(stats.harness_mix),
+            variants={name: VariantRecord(**item) for name, item in rolled["variants"].items()},
             buffer=BufferStats(
                 rounds=stats.rounds,
                 trajectories=stats.trajectories,
@@ -163,7 +180,22 @@ class Loop:
             },
         )
         self._forget_checkpoints()
+        self.buffer.retain(number)
         return record
+
+    def _point(self, number: int, before: str, summary: dict[str, Any]) -> None:
+        """Move the incumbent's pointer to where the round left it. A resumed run goes through its
+        rounds again: a move that later ones followed is left alone."""
+        id = self.state.incumbent.id
+        if id == before:
+            return
+        moves = [r for r in self.store.records().records if r.pointer == "incumbent"]
+        if any(r.round == number and r.id == id for r in moves[:-1]):
+            return
+        if summary["outcome"] == "rolled_back" and any(r.id == id for r in moves):
+            self.store.rollback("incumbent", id, round=number, note=summary["reason"][:500])
+        else:
+            self.store.move("incumbent", id, round=number)
 
     # --- phases ---
 
@@ -175,6 +207,7 @@ class Loop:
         """
 
         async def run() -> dict[str, Any]:
+            STOP.check(self.run.path)
             began = time.monotonic()
             await self._serve()
             result: dict[str, Any] = await compute(*args)
@@ -191,26 +224,31 @@ class Loop:
         return a.result(), b.result()
 
     async def _measure(self, number: int) -> dict[str, Any]:
-        pair = [self.state.incumbent.id, self.version]
+        serving = self.serving
         first_or_last = number in (0, self.config.rounds)
         if not first_or_last and number % self.config.evaluation.every:
             return {"splits": {}, "tokens": [0, 0], "wall": 0.0}
         return await self._phase(
-            f"{number}/measure", pair, self.evaluator.measure, number, *pair, first_or_last
-        )
+            f"{number}/measure", [serving.inputs, self.version], self.evaluator.measure, number,
+            serving, self.version, first_or_last,
+        )  # fmt: skip
 
     async def _roll(self, number: int) -> dict[str, Any]:
         config = self.config
         tasks = self.tasks.batch(number, config.tasks.per_round)
-        specs = episode_specs(
-            config.seed, f"{number:04d}/incumbent", number, tasks,
-            [(self.state.incumbent.id, "incumbent")], self.version, config.tasks.samples,
-            f"round {number}",
+        serving = self.serving
+        specs = routed_specs(
+            config.seed, f"{number:04d}/incumbent", number, tasks, serving, "incumbent",
+            self.version, config.tasks.samples, f"round {number}",
         )  # fmt: skip
         self.live.start("rollout", len(specs))
-        results = await self.stack.pool.run(
-            specs, self.run.bundles, "full", lambda _: self.live.advance("rollout")
-        )
+        finished: list[Trajectory] = []
+
+        def progress(result: EpisodeResult) -> None:
+            finished.append(result.trajectory)
+            self.live.advance("rollout")
+
+        results = await self.stack.pool.run(specs, self.run.bundles, "full", progress)
         self.live.finish("rollout")
         trajectories = [r.trajectory for r in results]
         self.buffer.append(number, "incumbent", trajectories)
@@ -225,6 +263,11 @@ class Loop:
                 "reward": _mean([t.reward for t in scored]),
             },
             "tokens": tokens_of(trajectories),
+            "rollout": rollout_record(trajectories, finished).model_dump(mode="json"),
+            "variants": {
+                name: {"harness_id": serving.bundle(name).id, "tasks": len(own)}
+                for name, own in serving.mix(tasks).items()
+            },
             "episodes": [
                 encode(evidence(r, instructions[r.trajectory.task_id], _ref(self.run, r, path)))
                 for r in results
@@ -237,8 +280,7 @@ class Loop:
         if self.version == 0:
             await self.stack.serve_base()
         else:
-            weights = self.run.weights(self.version)
-            await self.stack.engine.update(str(weights), self.version, self.fingerprint)
+            await self.learner.serve(self.version, self.fingerprint)
         self.served = self.version
 
     # --- the end ---

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from coevo.live import LiveTable, round_line
 from coevo.records import SPLITS, RecordError, RoundRecord
-from harness.tree import sync_directory
+from harness.atomic import fsync
 
 if TYPE_CHECKING:
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -98,7 +98,7 @@ class MetricsLog:
             elif data and not data.endswith(b"\n"):
                 self._write(b"\n")  # the kill fell between a whole record and its newline
             if not existed:
-                sync_directory(path.parent)
+                fsync(path.parent)
         except BaseException:
             os.close(self._fd)
             raise
@@ -176,8 +176,9 @@ def _timeless(record: RoundRecord) -> dict[str, object]:
     """The record without what the clock decides: a round run again takes another time."""
     data = record.to_json()
     del data["wall"]
+    del data["rollout"]["length_bias"]
     if data["train"]:
-        del data["train"]["tokens_per_s"]
+        del data["train"]["tokens_per_s"], data["train"]["mfu"]
     return data
 
 
@@ -193,12 +194,17 @@ def scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:
         yield "evolve/success", record.evolve.success
     if record.evolve.reward is not None:
         yield "evolve/reward", record.evolve.reward
+    for outcome, count in record.rollout.outcomes.items():
+        yield f"rollout/{outcome}", float(count)
+    for share, bias in record.rollout.length_bias.items():
+        yield f"rollout/length_bias_{share}", bias
     yield "evolve/candidates", float(len(record.evolution.candidates))
     yield "evolve/applied", float(record.evolution.outcome == "applied")
     yield "policy/version", float(record.policy_version)
     yield "tokens/prompt", float(record.tokens.prompt)
     yield "tokens/sampled", float(record.tokens.sampled)
     yield "buffer/staleness_max", float(record.staleness.max)
+    yield "buffer/stale_dropped", float(record.staleness.dropped)
     yield "buffer/harnesses", float(len(record.harness_mix))
     for name, value in record.buffer.model_dump().items():
         yield f"buffer/{name}", float(value)

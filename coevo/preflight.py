@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from coevo.config import ConfigError, RunConfig
+from coevo.evolution_setup import set_up
 from coevo.rollouts import TaskSource
 from coevo.rundir import RunDir
 from harness.build import build, missing_tools
 from harness.bundle import load
-from harness.evolve.recipe import load_recipe
+from harness.evolve.llm.transport import Endpoint
+from harness.evolve.recipe import RecipeError
 
 
 def preflight(config: RunConfig) -> None:
     """Raises ConfigError, RecipeError or BundleError with every reason of the first kind found."""
-    if config.evolves:
-        load_recipe(config.evolution.recipe)
+    try:
+        set_up(config)
+    except RecipeError:
+        raise
+    except ValueError as error:
+        raise ConfigError(config.name, [str(error)]) from error
     try:
         source = TaskSource(config.environment, config.seed)
         tasks = source.batch(0, config.tasks.per_round)
         evaluation = config.evaluation
         for split in evaluation.splits:
-            source.sealed(split, max(evaluation.episodes, evaluation.final or 0))
+            source.check_size(split, max(evaluation.episodes, evaluation.final or 0))
+        if config.policy.api is not None:  # its key and the SDK are there
+            Endpoint("policy.api", config.policy.api, config.policy.api.key())
     except (ValueError, TypeError) as error:
         raise ConfigError(config.name, [str(error)]) from error
     bundle = load(config.harness.bundle)

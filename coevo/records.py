@@ -77,6 +77,18 @@ class EvolveResult(_Record):
     reward: float | None
 
 
+class RolloutRecord(_Record):
+    """The round's own rollout phase.
+
+    outcomes: episodes by outcome class; infra_error is neither a success nor a failure.
+    length_bias: share of the phase that had finished (as text) → mean sampled tokens of those
+    episodes over the mean of all: below 1, short ones came first.
+    """
+
+    outcomes: dict[str, int] = {}
+    length_bias: dict[str, float] = {}
+
+
 class Tokens(_Record):
     prompt: int = 0
     sampled: int = 0
@@ -87,10 +99,12 @@ class Tokens(_Record):
 
 
 class Staleness(_Record):
-    """histogram: age in policy versions (as text, for JSON) → trajectories that trained."""
+    """histogram: age in policy versions (as text, for JSON) → trajectories that trained. dropped:
+    trajectories of the window that were too old to train."""
 
     histogram: dict[str, int] = {}
     max: int = 0
+    dropped: int = 0
 
 
 class BufferStats(_Record):
@@ -121,16 +135,51 @@ class CandidateRecord(_Record):
     confirm: PairedDraw | None = None
 
 
+class DriftRecord(_Record):
+    """One drift test: the variant's harness against the best before it on n stable tasks. mean_d:
+    of harness − best. e_worse, e_better: e-values over all draws since the best was set."""
+
+    variant: str
+    harness_id: str
+    best: str
+    decision: str
+    mean_d: float
+    n: int
+    e_worse: float
+    e_better: float
+
+
+class LLMRecord(_Record):
+    """What the language models of the evolution roles took in this round. calls: tries, `failed`
+    ones included. money: in the unit of the configured prices."""
+
+    calls: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    money: float = 0.0
+
+
 class EvolutionRecord(_Record):
-    """outcome: applied, rejected, no_op, off, or another word of the recipe's acceptor."""
+    """outcome: applied, forked, rejected, rolled_back, no_op, stopped or off. variant: the one that
+    was worked on. rollouts: that evolution asked for. llm: None where no role asked a model."""
 
     outcome: str
     candidates: tuple[CandidateRecord, ...] = ()
     reason: str = ""
+    variant: str = "main"
+    rollouts: int = 0
+    drift: tuple[DriftRecord, ...] = ()
+    llm: LLMRecord | None = None
 
 
 class TrainRecord(_Record):
-    """Means over the round's optimiser steps. kl_mismatch, entropy: nats; grad_norm before clip."""
+    """Means over the round's optimiser steps. kl_mismatch, entropy: nats; grad_norm before clip.
+    mfu: share of the ranks' peak FLOP/s, None where that is not known.
+
+    mismatch_…: |engine − trainer| log-prob of the round's own sampled tokens under the version that
+    sampled them, before the first step. probe_max_abs: the same after publication, on a probe.
+    """
 
     steps: int
     loss: float | None = None
@@ -141,7 +190,11 @@ class TrainRecord(_Record):
     kept_fraction: float | None = None
     entropy: float | None = None
     tokens_per_s: float | None = None
+    mfu: float | None = None
     probe_max_abs: float | None = None
+    mismatch_mean: float | None = None
+    mismatch_p99: float | None = None
+    mismatch_max: float | None = None
 
 
 class Wall(_Record):
@@ -155,6 +208,13 @@ class Wall(_Record):
     total: float = 0.0
 
 
+class VariantRecord(_Record):
+    """One of several harnesses that served side by side. tasks: how many went to it."""
+
+    harness_id: str
+    tasks: int
+
+
 class RoundRecord(_Versioned):
     """One committed round: a line of metrics.jsonl."""
 
@@ -164,12 +224,14 @@ class RoundRecord(_Versioned):
     harness_id: str
     policy_version: int
     evolve: EvolveResult
+    rollout: RolloutRecord = RolloutRecord()
     heldout: SplitResult | None = None
     valid_seen: SplitResult | None = None
     ood: SplitResult | None = None
     tokens: Tokens = Tokens()
     staleness: Staleness = Staleness()
     harness_mix: dict[str, int] = {}
+    variants: dict[str, VariantRecord] = {}
     buffer: BufferStats = BufferStats()
     evolution: EvolutionRecord = EvolutionRecord(outcome="off")
     train: TrainRecord | None = None
@@ -193,19 +255,82 @@ class EpisodeResult(_Record):
         return self.outcome in SCORED
 
 
+class ServedTasks(_Record):
+    """The tasks of an evaluation that one of several variants served."""
+
+    harness_id: str
+    task_ids: tuple[str, ...]
+
+
 class Evaluation(_Versioned):
-    """Every episode of one evaluation: a file heldout/0003.json."""
+    """Every episode of one evaluation: a file heldout/0003.json. variants: by name, where more than
+    one harness served; `harness_id` is then the main one's."""
 
     kind: ClassVar[str] = "evaluation"
     round: int
     harness_id: str
     policy_version: int
     episodes: tuple[EpisodeResult, ...]
+    variants: dict[str, ServedTasks] = {}
 
     @property
     def result(self) -> SplitResult:
         scored = [e for e in self.episodes if e.scored]
         return SplitResult.of(sum(e.success for e in scored), len(scored))
+
+
+class BestOfN(_Versioned):
+    """Every run of the held-out tasks under one harness and policy: best_of_n.json.
+
+    round: where its result stands beside other runs' last evaluation. n: runs a task. matched,
+    budget: the run whose tokens were matched, and these; "" and None where n was given. tokens: of
+    the repeats, the first run of each task left out. episodes: first runs first.
+    """
+
+    kind: ClassVar[str] = "best-of-n record"
+    round: int
+    n: int
+    harness_id: str
+    matched: str = ""
+    budget: int | None = None
+    tokens: Tokens
+    episodes: tuple[EpisodeResult, ...]
+
+    def attempts(self) -> dict[str, tuple[int, int]]:
+        """task id -> (scored runs, successes)."""
+        counts: dict[str, tuple[int, int]] = {}
+        for e in self.episodes:
+            n, c = counts.get(e.task_id, (0, 0))
+            counts[e.task_id] = (n + e.scored, c + (e.scored and e.success))
+        return counts
+
+    def single(self) -> SplitResult:
+        """All runs alike: what one run gives on average."""
+        scored = [e for e in self.episodes if e.scored]
+        return SplitResult.of(sum(e.success for e in scored), len(scored))
+
+    def pass_at(self, k: int) -> float | None:
+        """pass@k over the tasks with at least k scored runs; None for none."""
+        counts = [count for count in self.attempts().values() if count[0] >= k]
+        return stats.mean_pass_at_k(counts, k) if counts else None
+
+    def best(self) -> Evaluation:
+        """One episode a task, under the seed of its first run: a success if any run was one."""
+        runs: dict[str, list[EpisodeResult]] = {}
+        for e in self.episodes:
+            runs.setdefault(e.task_id, []).append(e)
+        chosen = [
+            max(own, key=lambda e: (e.scored and e.success, e.scored)).model_copy(
+                update={"seed": own[0].seed}
+            )
+            for own in runs.values()
+        ]
+        return Evaluation(
+            round=self.round,
+            harness_id=self.harness_id,
+            policy_version=0,
+            episodes=tuple(chosen),
+        )
 
 
 class Measured(_Record):

@@ -14,34 +14,16 @@ from typing import Any, Self
 import yaml
 
 from coevo.config import ConfigError, RunConfig, dump_config, parse_config
-from harness.tree import sync_directory
+from harness.atomic import write_atomic, write_json
 
 SCHEMA = 1
+FIXED = ("name", "seed", "mode", "environment", "harness", "policy.model", "policy.warmstart",
+         "policy.api.base_url", "policy.api.model")  # fmt: skip
+"""Keys (and what lies under them) that make a run this run."""
 
 
 class RunDirError(RuntimeError):
     """A run directory that cannot be used: in use, another configuration, or not a run."""
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write beside, sync, rename: readers see the old file or the whole new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise
-    sync_directory(path.parent)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """`value` as indented JSON, atomically; NaN is refused."""
-    write_atomic(path, json.dumps(value, indent=1, allow_nan=False).encode() + b"\n")
 
 
 class RunDir:
@@ -54,14 +36,19 @@ class RunDir:
     # --- opening ---
 
     @classmethod
-    def create(cls, path: Path, config: RunConfig, versions: Mapping[str, str]) -> Self:
+    def create(
+        cls, path: Path, config: RunConfig, versions: Mapping[str, str], accept: bool = False
+    ) -> Self:
         """A new run directory, or the existing one of the same configuration.
 
-        Raises RunDirError where a run of another configuration stands there.
+        accept: go on with an existing run under another configuration, see `accept`. Raises
+        RunDirError where a run of another configuration stands there.
         """
         run = cls(path)
         file = path / "config.yaml"
-        if file.exists():
+        if file.exists() and accept:
+            run.accept(config)
+        elif file.exists():
             run.check_same(config)
         else:
             if path.exists() and any(p.name != "owner.lock" for p in path.iterdir()):
@@ -90,24 +77,51 @@ class RunDir:
         file = self.path / "config.yaml"
         return parse_config(yaml.safe_load(file.read_text(encoding="utf-8")), str(file))
 
-    def check_same(self, config: RunConfig) -> None:
-        """Raises RunDirError naming every key that differs from the run's own configuration."""
+    def changes(self, config: RunConfig) -> dict[str, tuple[Any, Any]]:
+        """Key → (the run's value, that of `config`), where they differ.
+
+        `cluster` is left out: it says where a run is computed, not what.
+        """
         try:
-            mine = _flat(self.config().model_dump(mode="json"))
+            mine = _flat(self.config().model_dump(mode="json", exclude={"cluster"}))
         except ConfigError as error:
             raise RunDirError(f"{self.path}: its config.yaml no longer reads: {error}") from error
-        other = _flat(config.model_dump(mode="json"))
-        changed = [
-            f"{key}: {mine.get(key)!r} there, {other.get(key)!r} asked for"
+        other = _flat(config.model_dump(mode="json", exclude={"cluster"}))
+        return {
+            key: (mine.get(key), other.get(key))
             for key in sorted(mine.keys() | other.keys())
             if mine.get(key) != other.get(key)
-        ]
+        }
+
+    def check_same(self, config: RunConfig) -> None:
+        """Raises RunDirError naming every key that differs from the run's own configuration."""
+        changed = self.changes(config)
         if changed:
             raise RunDirError(
-                f"{self.path} holds a run of another configuration:\n- "
-                + "\n- ".join(changed[:12])
-                + "\nChoose another `name`, remove the directory, or `coevo resume` it as it is"
+                f"{self.path} holds a run of another configuration:\n{_listed(changed)}\n"
+                "Choose another `name`, remove the directory, `coevo resume` it as it is, or go on "
+                "under the new configuration with --accept-config"
             )
+
+    def accept(self, config: RunConfig) -> None:
+        """Make `config` the run's own from the next phase on; the change is recorded.
+
+        Raises RunDirError for a change of what the rounds behind were: no one run would be left.
+        """
+        changed = self.changes(config)
+        if not changed:
+            return
+        fixed = {key: pair for key, pair in changed.items() if key.startswith(FIXED)}
+        if fixed:
+            raise RunDirError(
+                f"{self.path}: these cannot change within a run:\n{_listed(fixed)}\n"
+                "Choose another `name`"
+            )
+        with self, (self.path / "config_changes.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"schema": SCHEMA, "changed": changed}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+            write_atomic(self.path / "config.yaml", dump_config(config).encode())
 
     def __enter__(self) -> Self:
         """Take the run. Raises RunDirError naming the holder where another process has it."""
@@ -165,6 +179,12 @@ class RunDir:
 
     def evaluation(self, number: int, split: str = "heldout") -> Path:
         return self.path / split / f"{number:04d}.json"
+
+
+def _listed(changed: Mapping[str, tuple[Any, Any]]) -> str:
+    lines = [f"- {key}: {a!r} there, {b!r} asked for" for key, (a, b) in changed.items()]
+    more = f"\n- and {len(lines) - 12} more" if len(lines) > 12 else ""
+    return "\n".join(lines[:12]) + more
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from coevo.metrics import MetricsError, read_metrics
-from coevo.records import Evaluation, RecordError, RoundRecord, Summary, Tokens
+from coevo.records import BestOfN, Evaluation, RecordError, RoundRecord, Summary, Tokens
 
 
 class RunError(RuntimeError):
@@ -35,6 +35,7 @@ class Run:
     evaluations: Mapping[int, Evaluation]
     summary: Summary | None
     problems: tuple[str, ...] = ()
+    best_of_n: BestOfN | None = None
 
     @property
     def finished(self) -> bool:
@@ -109,6 +110,12 @@ def load_run(path: Path | str) -> Run:
         evaluation = read(f"heldout/{file.name}", partial(_evaluation, file))
         if evaluation is not None:
             evaluations[evaluation.round] = evaluation
+    best = read(
+        "best_of_n.json",
+        lambda text: BestOfN.from_json(json.loads(text), str(path / "best_of_n.json")),
+    )
+    if best is not None:
+        evaluations[best.round] = best.best()
     config = config if isinstance(config, dict) else {}
     mode = _first(summary and summary.mode, config.get("mode"), rounds[-1].mode if rounds else "?")
     return Run(
@@ -123,6 +130,7 @@ def load_run(path: Path | str) -> Run:
         evaluations=evaluations,
         summary=summary,
         problems=tuple(problems),
+        best_of_n=best,
     )
 
 

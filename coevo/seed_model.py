@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coevo.config import RunConfig
-from coevo.rundir import write_json
+from harness.atomic import write_json
 from harness.bundle import Bundle, load
 from harness.edit_json import from_json
 from rollout.config import EnvironmentConfig

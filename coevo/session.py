@@ -9,6 +9,7 @@ from pathlib import Path
 from ray.exceptions import RayError
 from rich.console import Console
 
+from coevo.best_of_n import BestOfNRun
 from coevo.cli import EXIT_BAD_INPUT, EXIT_BUG, EXIT_STOPPED
 from coevo.config import RunConfig
 from coevo.evolving import EvolutionAborted
@@ -19,6 +20,7 @@ from coevo.records import RecordError, Summary
 from coevo.rundir import RunDir
 from coevo.seed_model import SeedModelError
 from coevo.stack import RayStartError, Stack, StackError
+from coevo.stop import STOP, StopRequested
 from coevo.training import PublishError
 from harness.evolve.journal import JournalError
 from harness.sandbox.containment import SandboxUnavailable
@@ -55,17 +57,18 @@ def failure(error: BaseException) -> tuple[str, int] | None:
         return str(error), EXIT_BAD_INPUT
     if isinstance(error, BROKEN):
         return str(error), EXIT_BUG
-    if isinstance(error, INFRASTRUCTURE):
+    if isinstance(error, (*INFRASTRUCTURE, StopRequested)):
         return str(error), EXIT_STOPPED
     return None
 
 
 def run_all(
-    runs: Sequence[tuple[RunDir, RunConfig]], model: Path, console: Console
+    runs: Sequence[tuple[RunDir, RunConfig]], model: Path | None, console: Console
 ) -> Iterator[RunDir]:
     """Run each; yields the run that is next, then its summary is printed.
 
     Raises SessionError for every failure that is known; what else is raised is a bug."""
+    STOP.listen()
     with asyncio.Runner() as runner:
         stack: Stack | None = None
         try:
@@ -79,7 +82,7 @@ def run_all(
                         console.print(f"harness isolation: {stack.level}")
                     summary = runner.run(_one(run, config, stack, console))
                 _print_end(run, summary, console)
-        except (*UNMET, *BROKEN, *INFRASTRUCTURE, BaseExceptionGroup) as error:
+        except (*UNMET, *BROKEN, *INFRASTRUCTURE, StopRequested, BaseExceptionGroup) as error:
             told = failure(error)
             if told is None:
                 raise
@@ -91,9 +94,10 @@ def run_all(
 
 async def _one(run: RunDir, config: RunConfig, stack: Stack, console: Console) -> Summary:
     title = f"{config.name}: mode {config.mode}, seed {config.seed}, {config.rounds} rounds"
-    stack.config = config
+    await stack.begin(config)
     with LiveTable(config.rounds, title, console=console) as live:
-        return await Loop(run, config, stack, live).go()
+        loop = BestOfNRun if config.mode == "best_of_n" else Loop
+        return await loop(run, config, stack, live).go()
 
 
 def _print_end(run: RunDir, summary: Summary, console: Console) -> None:

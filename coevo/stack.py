@@ -9,6 +9,7 @@ import asyncio
 import logging
 import math
 import os
+import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,13 @@ from typing import Any, Self
 
 import ray
 
+from coevo.cluster import ClusterConfig
 from coevo.config import RunConfig
+from coevo.placement import ENGINE_CPUS, WORKER_CPUS, booked_cpus, engine_cpus
+from coevo.stop import STOP
+from harness.evolve.llm.errors import LLMSetupError
+from rollout.policy.api import APIEngine
+from rollout.policy.replicas import ReplicaSet, start_replicas
 from rollout.policy.vllm import VLLMEngine
 from rollout.policy.weights import fingerprint_file
 from rollout.pool import RolloutPool
@@ -26,8 +33,6 @@ Note = Callable[[str], None]
 
 
 RAY_ATTEMPTS = 3
-ENGINE_CPUS, WORKER_CPUS = 0.5, 0.25
-"""What Ray books for an engine and a worker: they wait for each other most of the time."""
 
 
 class StackError(RuntimeError):
@@ -40,11 +45,12 @@ class RayStartError(RuntimeError):
 
 @dataclass(slots=True)
 class Stack:
-    """A started engine and its workers. model: directory of M_0. level: isolation of harnesses."""
+    """A started engine and its workers. model: directory of M_0, None for a hosted one, whose
+    weights nobody changes (`api`). level: isolation of harnesses."""
 
     config: RunConfig
-    model: Path
-    engine: VLLMEngine
+    model: Path | None
+    engine: VLLMEngine | ReplicaSet | APIEngine
     pool: RolloutPool
     level: str
     base_fingerprint: str
@@ -52,33 +58,54 @@ class Stack:
     """What runs measured of (H, M_0): arms that start alike measure alike, so it is done once."""
 
     @classmethod
-    async def start(cls, config: RunConfig, model: Path, note: Note) -> Self:
+    async def start(cls, config: RunConfig, model: Path | None, note: Note) -> Self:
         """Start Ray (unless it runs), the engine and the workers, side by side."""
         init_ray(config)
-        note("starting the policy engine (vLLM) and the rollout workers …")
-        rollout = config.rollout
-        engine_config = config.policy.engine.resolved(
-            str(model), rollout.max_context + rollout.max_new_tokens, config.seed
-        )
-        engine = await VLLMEngine.start(engine_config, num_cpus=ENGINE_CPUS)
+        STOP.listen()
+        api = config.policy.api
+        what = f"API, {api.model}" if api else "vLLM"
+        note(f"starting the policy engine ({what}) and the rollout workers …")
+        engine = await _engine(config, model)
         try:
             pool = RolloutPool(
-                config.environment, rollout, str(model), engine, num_cpus=WORKER_CPUS
+                config.environment,
+                config.rollout,
+                str(model) if model else None,
+                engine,
+                num_cpus=WORKER_CPUS,
             )
             level = await pool.start()
         except BaseException:
             await engine.shutdown()
             raise
-        return cls(config, model, engine, pool, level, fingerprint_file(_weights(model)))
+        base = fingerprint_file(_weights(model)) if model else ""
+        return cls(config, model, engine, pool, level, base)
+
+    @property
+    def policy(self) -> VLLMEngine | ReplicaSet:
+        """The engine of weights that change. Raises StackError for a hosted model."""
+        if isinstance(self.engine, APIEngine):
+            raise StackError(
+                "policy.api is a hosted model: it takes no weights and gives no scores"
+            )
+        return self.engine
+
+    async def begin(self, config: RunConfig) -> None:
+        """The next run starts. What it pays a hosted model for is kept beside its other records."""
+        self.config = config
+        if isinstance(self.engine, APIEngine):
+            ledger = Path(config.runs_dir) / config.name / "api_calls.jsonl"
+            await self.engine.open_ledger(ledger.resolve())
 
     async def serve_base(self) -> None:
-        """Put M_0 back into the engine, as version 0."""
-        await self.engine.update(str(_weights(self.model)), 0, self.base_fingerprint)
+        """Put M_0 back into the engine, as version 0; a hosted model has no other."""
+        if self.model is not None:
+            await self.policy.update(str(_weights(self.model)), 0, self.base_fingerprint)
 
     def trainer(self) -> TrainerGroup:
         """A fresh trainer on M_0. Raises StackError where Ray would wait for ever to place it."""
         ranks = self.config.trainer.world_size * self.config.trainer.threads_per_rank
-        booked = ENGINE_CPUS + WORKER_CPUS * self.config.rollout.workers
+        booked = engine_cpus(self.config) + WORKER_CPUS * self.config.rollout.workers
         free = ray.cluster_resources().get("CPU", 0.0) - booked
         if free < ranks:
             raise StackError(
@@ -86,6 +113,8 @@ class Stack:
                 f"{self.config.trainer.threads_per_rank} threads) and the Ray cluster has {free:g} "
                 "beside engine and workers; lower trainer.threads_per_rank or give the cluster more"
             )
+        if self.model is None:
+            raise StackError("policy.api is a hosted model: there are no weights to train")
         return TrainerGroup(self.config.trainer, self.model)
 
     async def close(self) -> None:
@@ -101,6 +130,21 @@ class Stack:
                     f"run {config.name!r} has another `{key}` than the engines were started for; "
                     "start it by itself with `coevo run`"
                 )
+
+
+async def _engine(config: RunConfig, model: Path | None) -> VLLMEngine | ReplicaSet | APIEngine:
+    policy, rollout = config.policy, config.rollout
+    if policy.api is not None:
+        try:
+            return await APIEngine.start(policy.api)
+        except LLMSetupError as error:
+            raise StackError(str(error)) from error
+    settings = policy.engine.resolved(
+        str(model), rollout.max_context + rollout.max_new_tokens, config.seed
+    )
+    if policy.engine.replicas == 1:
+        return await VLLMEngine.start(settings, num_cpus=ENGINE_CPUS)
+    return await start_replicas(settings, policy.engine.replicas, num_cpus=ENGINE_CPUS)
 
 
 def _weights(model: Path) -> Path:
@@ -120,9 +164,12 @@ def init_ray(config: RunConfig) -> None:
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # The trainer's share is booked for every mode: arms of all modes use one stack.
-    ranks = config.trainer.world_size * config.trainer.threads_per_rank
-    needed = ENGINE_CPUS + WORKER_CPUS * config.rollout.workers + ranks
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    address = os.environ.get("RAY_ADDRESS")
+    if address:
+        _join_ray(address, config.cluster, options)
+        return
+    needed = booked_cpus(config)
     given = config.resources.num_cpus
     if given is not None and given < needed:
         raise StackError(
@@ -133,11 +180,6 @@ def init_ray(config: RunConfig) -> None:
         )
     # Without a limit of the user's, ranks and engine may share cores rather than wait for ever.
     cpus = given or max(math.ceil(needed), os.cpu_count() or 1)
-    address = os.environ.get("RAY_ADDRESS")
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address:
-        ray.init(address=address, **options)
-        return
     for attempt in range(1, RAY_ATTEMPTS + 1):
         try:
             ray.init(
@@ -158,3 +200,22 @@ def init_ray(config: RunConfig) -> None:
                     f"Ray did not start in {RAY_ATTEMPTS} attempts ({error}); the machine may be "
                     "too busy or short of memory"
                 ) from error
+
+
+def _join_ray(address: str, cluster: ClusterConfig | None, options: dict[str, Any]) -> None:
+    """Join the Ray that runs at `address`, when the nodes of the job are all in it."""
+    nodes, patience = (cluster.nodes, cluster.start_timeout_s) if cluster else (1, 0)
+    try:
+        ray.init(address=address, **options)
+    except (ConnectionError, RuntimeError) as error:
+        raise RayStartError(
+            f"the Ray at RAY_ADDRESS={address} cannot be joined: {error}"
+        ) from error
+    end = time.monotonic() + patience
+    while (alive := sum(bool(n["Alive"]) for n in ray.nodes())) < nodes:
+        if time.monotonic() > end:
+            raise RayStartError(
+                f"{alive} of {nodes} nodes joined the Ray at {address} within {patience} s; see "
+                "ray-*.log of the attempt"
+            )
+        time.sleep(0.3)

@@ -13,7 +13,7 @@ from coevo.config import RunConfig
 from coevo.live import LiveTable
 from coevo.rundir import RunDir
 from coevo.stack import Stack
-from rollout.buffer import BufferView, ReplayBuffer
+from rollout.buffer import ReplayBuffer
 from trainer.batch import TrainBatch, for_scoring, from_view
 from trainer.group import TrainerGroup
 
@@ -21,6 +21,10 @@ PROBES = 8
 PROBE_LIMIT = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.5}
 """Largest |engine − trainer| log-prob on the probe. fp32 against fp32 measures about 1e-5, a bf16
 engine up to 0.57; stale or missing weights give whole nats on some token."""
+
+OWN = ("incumbent",)
+"""Parts of a round itself that its training reads: evolution appends others meanwhile, and what is
+trained on must not depend on how far it has come."""
 
 METRICS = (
     "loss",
@@ -31,6 +35,7 @@ METRICS = (
     "kept_fraction",
     "entropy",
     "tokens_per_s",
+    "mfu",
 )
 """Of the trainer's metrics of a step, those that a round's record keeps as means."""
 
@@ -52,29 +57,30 @@ class Learner:
 
     async def train(self, number: int, version: int) -> dict[str, Any]:
         """M_version to M_version+1 on the window of this round, or nothing where it is too short."""
-        window = self.buffer.window(number)
+        window = self.buffer.window(number, OWN)
         if not self.config.trains or len(window) < self.config.buffer.min_rounds:
             return {"version": version, "metrics": None, "staleness": {}}
-        view = self.buffer.select(
-            number, self.config.buffer.include, version, current=("incumbent",)
-        )
-        # Evolution appends to the buffer meanwhile: what training reads was read above.
         self.live.start("train", None)
-        result = await asyncio.to_thread(self._train, number, version, view)
+        result = await asyncio.to_thread(self._train, number, version)
         self.live.finish("train")
         return result
 
-    def _train(self, number: int, version: int, view: BufferView) -> dict[str, Any]:
+    def _train(self, number: int, version: int) -> dict[str, Any]:
         group = self._ready(version)
         if self.config.buffer.trainer_logprobs:
             self._behaviour_pass(group, number, version)
+        view = self.buffer.select(number, self.config.buffer.include, version, OWN)
         batch, _ = from_view(view, self.config.trainer.advantage)
         steps = group.train(batch)
         self._version = version + 1
         checkpoint = self.run.checkpoint(version + 1)
         shutil.rmtree(checkpoint, ignore_errors=True)  # of an attempt that was never journaled
         group.save_checkpoint(checkpoint, {"round": number, "version": version + 1})
-        fingerprint = group.publish(self.run.weights(version + 1))
+        weights = self.run.weights(version + 1)
+        if self._adapters:
+            fingerprint = group.publish_adapter(weights.parent)
+        else:
+            fingerprint = group.publish(weights)
         probe = _probe(batch)
         ages = Counter(str(version - v) for v in view.policy_versions.tolist())
         return {
@@ -82,10 +88,50 @@ class Learner:
             "fingerprint": fingerprint,
             "probe": probe,
             "probe_logprobs": group.score(probe),
-            "metrics": {"steps": len(steps)} | _means(steps),
+            "metrics": {"steps": len(steps)} | _means(steps) | self._mismatch(number),
             "steps": [{k: v for k, v in s.items() if math.isfinite(v)} for s in steps],
-            "staleness": {"histogram": dict(ages), "max": max(map(int, ages), default=0)},
+            "staleness": {
+                "histogram": dict(ages),
+                "max": max(map(int, ages), default=0),
+                "dropped": view.stale,
+            },
         }
+
+    @property
+    def _adapters(self) -> bool:
+        lora = self.config.trainer.lora
+        return lora is not None and lora.publish == "adapter"
+
+    async def serve(self, version: int, fingerprint: str) -> None:
+        """Put M_version (from 1) into the engines: from its file, or from the trainer where
+        trainer.publish is 'collective' and the trainer holds that version."""
+        group = self._group
+        if (
+            self.config.trainer.publish == "collective"
+            and group is not None
+            and self._version == version
+        ):
+            await self._broadcast(group, version, fingerprint)
+            return
+        weights = self.run.weights(version)
+        path = weights.parent if self._adapters else weights
+        await self.stack.policy.update(str(path), version, fingerprint)
+
+    async def _broadcast(self, group: TrainerGroup, version: int, fingerprint: str) -> None:
+        engine = self.config.policy.engine
+        plan = await asyncio.to_thread(
+            group.prepare_broadcast, engine.replicas * engine.tensor_parallel
+        )
+        sending = asyncio.create_task(asyncio.to_thread(group.broadcast, plan))
+        try:
+            await self.stack.policy.update(plan, version, fingerprint)
+        except BaseException:
+            # The trainer would wait for the engine until its own deadline.
+            group.abort()
+            self._group = None
+            await asyncio.gather(sending, return_exceptions=True)
+            raise
+        await sending
 
     async def check_probe(
         self, probe: list[list[int]], expected: list[list[float]]
@@ -94,7 +140,7 @@ class Learner:
 
         Raises PublishError above the limit. A check that something changed would pass with a
         stale output head; only comparing values finds it."""
-        served = await self.stack.engine.score(probe)
+        served = await self.stack.policy.score(probe)
         worst = max(
             abs(a - b)
             for mine, theirs in zip(served, expected, strict=True)
@@ -124,11 +170,23 @@ class Learner:
         return self._group
 
     def _behaviour_pass(self, group: TrainerGroup, number: int, version: int) -> None:
-        """The trainer's own log-probs of what M_version just sampled, before its next step."""
-        if (number, "incumbent") in self.buffer.without_trainer_logprobs(number):
-            part = self.buffer.part_view(number, "incumbent")
-            values = group.behaviour_logprobs(for_scoring(part))
-            self.buffer.write_trainer_logprobs(number, "incumbent", values, version)
+        """The trainer's own log-probs of what M_version just sampled, before its next step.
+
+        They are kept in the buffer, so each part is scored once. What candidates sampled in earlier
+        rounds is scored too where the objective needs π_old of every token.
+        """
+        for round, part in self.buffer.without_trainer_logprobs(number, OWN):
+            if round == number or self.config.trainer.ratio == "decoupled":
+                values = group.behaviour_logprobs(for_scoring(self.buffer.part_view(round, part)))
+                self.buffer.write_trainer_logprobs(round, part, values, version)
+
+    def _mismatch(self, number: int) -> dict[str, float | None]:
+        """Engine against trainer on what this round sampled, for the round's record."""
+        found = self.buffer.mismatch(number, "incumbent")
+        return {
+            f"mismatch_{name}": None if found is None else getattr(found, name)
+            for name in ("mean", "p99", "max")
+        }
 
 
 def _probe(batch: TrainBatch) -> list[list[int]]:

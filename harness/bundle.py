@@ -23,6 +23,7 @@ from typing import Any
 import yaml
 
 from harness import tree
+from harness.atomic import fsync
 from harness.component import (
     KINDS,
     MAX_FILE_BYTES,
@@ -165,7 +166,7 @@ def dump(bundle: Bundle, path: str | os.PathLike[str]) -> None:
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
-    tree.sync_directory(target.parent)
+    fsync(target.parent)
 
 
 def bundle_problems(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, NoReturn, TypeVar
 
@@ -11,6 +12,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 MAX_DEPTH = 32
+_SURROGATE = re.compile("[\ud800-\udfff]")
 INT64 = 2**63
 
 
@@ -98,4 +100,4 @@ def canonical(value: Any) -> str:
 
 
 def _utf8(text: str) -> bool:
-    return not any("\ud800" <= char <= "\udfff" for char in text)
+    return text.isascii() or not _SURROGATE.search(text)

@@ -156,8 +156,10 @@ class Pipeline:
                     if len(yielded) == 1 and yielded[0] is given and snapshot(given) == before:
                         left.append(given)
                         if record:
-                            now = perf_counter_ns()
-                            record(now if alone else (component, "pass", "", now))
+                            if alone:
+                                record(perf_counter_ns())
+                            else:
+                                record((component, "pass", "", perf_counter_ns()))
                         continue
                     parts, outcome = self._checked(hook, given, before, yielded)
                     left += parts

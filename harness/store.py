@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness import tree
+from harness.atomic import fsync, replacing
 from harness.bundle import Bundle, BundleError, disk_files, is_name, load
 from harness.edit import Edit
 from harness.edit_json import from_json, to_json
@@ -125,7 +126,7 @@ class Store:
                 if not target.exists():
                     raise
                 self.get(bundle.id)  # another writer was first
-        tree.sync_directory(self._objects)
+        fsync(self._objects)
         return bundle.id
 
     def get(self, id: str) -> Bundle:
@@ -284,14 +285,9 @@ class Store:
                 self._append(
                     Record(id, event, round=round, note=note, pointer=name, previous=previous)
                 )
-            with self._scratch(locked=True) as scratch:
-                made = scratch / name
-                with open(made, "x", encoding="ascii") as stream:
-                    stream.write(id + "\n")
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                os.replace(made, path)
-            tree.sync_directory(path.parent)
+            # In the scratch, where `sweep` finds what a killed writer left.
+            with self._scratch(locked=True) as scratch, replacing(path, scratch / name) as made:
+                made.write_text(id + "\n", "ascii")
 
     def _pointer_path(self, name: str) -> Path:
         if not is_name(name):
@@ -354,7 +350,7 @@ class Store:
             stream.flush()
             os.fsync(stream.fileno())
         if new:
-            tree.sync_directory(self.root)
+            fsync(self.root)
 
     def _read(self) -> Lineage:
         try:

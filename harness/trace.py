@@ -137,7 +137,7 @@ class Trace:
         for request, reply in zip(self._agent[::2], self._agent[1::2], strict=True):
             if isinstance(request, ModelRequest):
                 before = previous.get(request.role, ())
-                kept = _common(before, request.messages)
+                kept = common_prefix(before, request.messages)
                 previous[request.role] = request.messages
                 yield {
                     "step": request.step,
@@ -195,10 +195,14 @@ class Trace:
         return text[: self.max_field] + f" … [{len(text) - self.max_field} characters cut]"
 
 
-def _common(a: Sequence[Message], b: Sequence[Message]) -> int:
+def common_prefix(a: Sequence[Message], b: Sequence[Message]) -> int:
+    """How many messages both begin with."""
+    shorter = min(len(a), len(b))
+    # Nearly always: it was appended to, or its last message was written anew.
+    for n in (shorter, shorter - 1):
+        if n >= 0 and a[:n] == b[:n]:
+            return n
     n = 0
-    for x, y in zip(a, b, strict=False):
-        if x is not y and x != y:
-            break
+    while a[n] == b[n]:
         n += 1
     return n

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from harness.atomic import fsync
 from harness.component import MAX_FILE_BYTES, File
 
 
@@ -46,16 +47,7 @@ def write(files: Mapping[str, File], root: Path, read_only: bool = False) -> Non
         _write(target, file.content, (0o755 if file.executable else 0o644) & ~drop)
     for folder in sorted(folders, reverse=True):
         folder.chmod(0o755)  # whatever the umask
-        sync_directory(folder)
-
-
-def sync_directory(path: Path) -> None:
-    """fsync a directory, so that a rename in it survives a power cut."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        fsync(folder)
 
 
 def _read_file(full: bytes, path: str, mode: int, problems: list[str]) -> File | None:

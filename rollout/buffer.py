@@ -7,62 +7,33 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import RLock
 
 import numpy as np
 
 from rollout.buffer_files import (
     MANIFEST,
-    TOKEN_DTYPES,
     CorruptPartError,
+    Mismatch,
     Part,
     ReplayError,
     to_trajectories,
     write_part,
 )
+from rollout.buffer_view import BufferView, view
 from rollout.trajectory import Role, Trajectory
 
-__all__ = ["BufferStats", "BufferView", "CorruptPartError", "ReplayBuffer", "ReplayError"]
+__all__ = [
+    "BufferStats",
+    "BufferView",
+    "CorruptPartError",
+    "Mismatch",
+    "ReplayBuffer",
+    "ReplayError",
+]
 
 TRAIN_ROLES: tuple[Role, ...] = ("incumbent", "candidate")
 PART_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
-
-
-@dataclass(frozen=True, slots=True)
-class BufferView:
-    """n tokens in s segments of t trajectories, oldest round first; arrays may be read-only.
-
-    token_ids int32 [n] · loss_mask bool [n] · logprobs float32 [n] (behaviour, of the engine) ·
-    versions int32 [n] (−1 where not sampled) · trainer_logprobs float32 [n] or None where a part
-    has none yet · offsets int64 [s+1] · trajectory int64 [s] · temperatures float64 [s] · ids,
-    groups, harnesses, outcomes, roles: str [t] · rewards float64 [t] · success bool [t] ·
-    policy_versions, rounds int32 [t].
-    """
-
-    token_ids: np.ndarray
-    loss_mask: np.ndarray
-    logprobs: np.ndarray
-    versions: np.ndarray
-    trainer_logprobs: np.ndarray | None
-    offsets: np.ndarray
-    trajectory: np.ndarray
-    temperatures: np.ndarray
-    ids: np.ndarray
-    groups: np.ndarray
-    harnesses: np.ndarray
-    outcomes: np.ndarray
-    roles: np.ndarray
-    rewards: np.ndarray
-    success: np.ndarray
-    policy_versions: np.ndarray
-    rounds: np.ndarray
-
-    @property
-    def trajectories(self) -> int:
-        return len(self.ids)
-
-    @property
-    def segments(self) -> int:
-        return len(self.trajectory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +58,26 @@ class ReplayBuffer:
     window_rounds: how many rounds the window spans, the current one included. max_trajectories:
     bound on the window's size; the oldest rounds leave it first, always whole, so that a task's
     group is never cut within a round. With s trajectories a round and C of capacity, the oldest in
-    the window is ⌊C/s⌋ − 1 rounds old. Rounds that left the window stay on disk.
+    the window is ⌊C/s⌋ − 1 rounds old. Rounds that left the window stay on disk, they are the
+    record of the run; `retain` deletes the token data of all but the newest `keep_rounds` (None:
+    of none).
 
-    Opening reads and checks every record but no token. Raises CorruptPartError.
+    Opening reads and checks every record but no token. Raises CorruptPartError. One writer a
+    directory; within it several threads may use the buffer.
     """
 
-    def __init__(self, root: str | Path, window_rounds: int, max_trajectories: int) -> None:
+    def __init__(
+        self,
+        root: str | Path,
+        window_rounds: int,
+        max_trajectories: int,
+        keep_rounds: int | None = None,
+    ) -> None:
+        if keep_rounds is not None and keep_rounds < window_rounds:
+            raise ReplayError(
+                f"buffer: keep_rounds is {keep_rounds} and window_rounds {window_rounds}; the window "
+                "needs its tokens, keep at least as many rounds"
+            )
         if window_rounds < 1 or max_trajectories < 1:
             raise ReplayError(
                 f"buffer: window_rounds is {window_rounds} and max_trajectories {max_trajectories}; "
@@ -101,6 +86,8 @@ class ReplayBuffer:
         self.root = Path(root)
         self.window_rounds = window_rounds
         self.max_trajectories = max_trajectories
+        self.keep_rounds = keep_rounds
+        self._lock = RLock()  # evolution appends while training reads
         self._parts: dict[int, dict[str, Part]] = {}
         for marker in sorted(self.root.glob(f"rounds/*/*/{MANIFEST}")):
             # Hidden directories are parts whose writer was killed before the rename.
@@ -124,13 +111,13 @@ class ReplayBuffer:
                     f"{len(found)} other trajectories; a part is appended once"
                 )
             return False
-        newest = max(self._parts, default=round)
+        newest = max(self.rounds(), default=round)
         if round < newest:
             raise ReplayError(
                 f"buffer: round {round} is appended after round {newest}; rounds come in order"
             )
         ids = {t.id for t in kept}
-        for other in self._parts.get(round, {}).values():
+        for other in self._ordered(round):
             double = ids & set(other.column("id").tolist())
             if double:
                 raise ReplayError(
@@ -138,8 +125,8 @@ class ReplayBuffer:
                     f"and again in {part!r}"
                 )
         directory = self._directory(round) / part
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        sequence = len(self._parts.get(round, {}))
+        directory.parent.parent.mkdir(parents=True, exist_ok=True)
+        sequence = len(self._ordered(round))
         written = write_part(directory, round, sequence, kept, len(trajectories) - len(kept))
         self._enter(written)
         return True
@@ -159,19 +146,29 @@ class ReplayBuffer:
             for trajectory in to_trajectories(p.table, p.tokens() if tokens else None)
         ]
 
-    def window(self, round: int) -> list[int]:
+    def has_tokens(self, round: int) -> bool:
+        """False where retention deleted token data of the round."""
+        return all(part.has_tokens for part in self._ordered(round))
+
+    def rounds(self) -> list[int]:
+        """All rounds on disk, oldest first."""
+        with self._lock:
+            return sorted(self._parts)
+
+    def window(self, round: int, current: Collection[str] | None = None) -> list[int]:
         """Rounds in the window of `round`, oldest first.
 
+        current: names of the parts of `round` itself that count (None: all that are there).
         Raises ReplayError where the newest round alone exceeds max_trajectories.
         """
         chosen: list[int] = []
         total = 0
-        for number in sorted(self._parts, reverse=True):
+        for number in reversed(self.rounds()):
             if number > round:
                 continue
             if number <= round - self.window_rounds:
                 break
-            size = sum(part.count for part in self._parts[number].values())
+            size = sum(part.count for part in self._read(number, round, current))
             if total + size > self.max_trajectories:
                 if not chosen:
                     raise ReplayError(
@@ -194,35 +191,39 @@ class ReplayBuffer:
 
         current: names of the parts of `round` itself that are read (None: all), so that training
         beside an evolution which still appends reads the same, however far that has come.
-        policy_version: the current one; given, each sampled token's version is checked to be at
-        most window_rounds − 1 behind it and none ahead. Raises ReplayError.
+        policy_version: the current one; given, a trajectory with a sampled token more than
+        window_rounds − 1 versions behind it is left out and counted in the view's `stale`; one with
+        a token ahead of it is refused by ReplayError.
         """
         parts = [
             part
-            for number in self.window(round)
-            for part in self._ordered(number)
-            if number < round or current is None or part.name in current
+            for number in self.window(round, current)
+            for part in self._read(number, round, current)
         ]
-        view = _view(parts, include_roles)
-        for part in parts:
-            part.forget_tokens()
-        if policy_version is not None:
-            self._check_staleness(view, policy_version)
-        return view
+        if policy_version is None:
+            return view(parts, include_roles)
+        found = view(parts, include_roles, policy_version - self.window_rounds + 1)
+        newest = int(found.versions.max(initial=-1))
+        if newest > policy_version:
+            raise ReplayError(
+                f"buffer: a token was sampled by policy version {newest} and the policy is at "
+                f"{policy_version}; the run directory holds another run's rounds, or its state was "
+                "set back"
+            )
+        return found
 
     def part_view(self, round: int, part: str) -> BufferView:
         """One part alone, all roles: what the trainer's behaviour pass goes over."""
-        found = self._part(round, part)
-        view = _view([found], None)
-        found.forget_tokens()
-        return view
+        return view([self._part(round, part)], None)
 
-    def without_trainer_logprobs(self, round: int) -> list[tuple[int, str]]:
-        """(round, part) of the window whose behaviour pass is still to be done."""
+    def without_trainer_logprobs(
+        self, round: int, current: Collection[str] | None = None
+    ) -> list[tuple[int, str]]:
+        """(round, part) of the window whose behaviour pass is still to be done. current: as above."""
         return [
             (part.round, part.name)
-            for number in self.window(round)
-            for part in self._ordered(number)
+            for number in self.window(round, current)
+            for part in self._read(number, round, current)
             if not part.has_trainer_logprobs
         ]
 
@@ -234,6 +235,23 @@ class ReplayBuffer:
         Written once: False where they are there already. Raises ReplayError on another length.
         """
         return self._part(round, part).write_trainer_logprobs(values, policy_version)
+
+    def mismatch(self, round: int, part: str) -> Mismatch | None:
+        """Engine against trainer on a part, where its behaviour pass was done; else None."""
+        return self._part(round, part).mismatch()
+
+    def retain(self, round: int) -> list[int]:
+        """Delete the token data of rounds before the newest `keep_rounds`, counted from `round`.
+
+        Their records stay. The rounds of which something was deleted; repeated after a kill it goes
+        on where that left off. A deleted round cannot be selected or exported any more.
+        """
+        if self.keep_rounds is None:
+            return []
+        old = [number for number in self.rounds() if number <= round - self.keep_rounds]
+        return [
+            number for number in old if sum(part.drop_tokens() for part in self._ordered(number))
+        ]
 
     def stats(self, round: int, policy_version: int) -> BufferStats:
         """Of the window of `round`, from the records alone."""
@@ -274,23 +292,22 @@ class ReplayBuffer:
                 raise ReplayError(f"buffer: trajectory {t.id!r} is in part {part!r} twice")
         return [t for t in trajectories if t.outcome.kind != "infra_error"]
 
-    def _check_staleness(self, view: BufferView, policy_version: int) -> None:
-        if not view.loss_mask.any():
-            return
-        sampled = view.versions[view.loss_mask]
-        oldest, newest = int(sampled.min()), int(sampled.max())
-        if newest > policy_version or oldest < policy_version - self.window_rounds + 1:
-            raise ReplayError(
-                f"buffer: tokens were sampled by policy versions {oldest}…{newest}, the policy is at "
-                f"{policy_version} and the window spans {self.window_rounds} rounds; expected "
-                f"{policy_version - self.window_rounds + 1}…{policy_version}"
-            )
-
     def _enter(self, part: Part) -> None:
-        self._parts.setdefault(part.round, {})[part.name] = part
+        with self._lock:
+            self._parts.setdefault(part.round, {})[part.name] = part
 
     def _ordered(self, round: int) -> list[Part]:
-        return sorted(self._parts.get(round, {}).values(), key=lambda part: part.sequence)
+        with self._lock:
+            parts = list(self._parts.get(round, {}).values())
+        return sorted(parts, key=lambda part: part.sequence)
+
+    def _read(self, number: int, round: int, current: Collection[str] | None) -> list[Part]:
+        """Parts of round `number` that the window of `round` reads."""
+        return [
+            part
+            for part in self._ordered(number)
+            if number < round or current is None or part.name in current
+        ]
 
     def _part(self, round: int, part: str) -> Part:
         try:
@@ -302,77 +319,3 @@ class ReplayBuffer:
 
     def _directory(self, round: int) -> Path:
         return self.root / "rounds" / f"{round:04d}"
-
-
-def _view(parts: Sequence[Part], include_roles: Collection[Role] | None) -> BufferView:
-    """Flat arrays over the parts' trajectories of the given roles (None: all)."""
-    tokens: dict[str, list[np.ndarray]] = {name: [] for name in TOKEN_DTYPES}
-    rows: dict[str, list[np.ndarray]] = {name: [] for name in _ROW_COLUMNS}
-    trainer: list[np.ndarray] | None = []
-    lengths: list[np.ndarray] = []
-    count = 0
-    for part in parts:
-        roles = part.column("role")
-        chosen = (
-            np.ones(part.count, dtype=bool)
-            if include_roles is None
-            else np.isin(roles.astype(str), list(include_roles))
-        )
-        if not chosen.any():
-            continue
-        arrays = part.tokens()
-        segment = chosen[arrays.trajectory]
-        size = np.diff(arrays.offsets)
-        token = np.repeat(segment, size)
-        every = bool(chosen.all())  # the common case copies nothing here
-        for name in ("token_ids", "loss_mask", "logprobs", "versions"):
-            values = getattr(arrays, name)
-            tokens[name].append(values if every else values[token])
-        number = np.cumsum(chosen) - 1 + count
-        tokens["trajectory"].append(number[arrays.trajectory][segment])
-        tokens["temperatures"].append(arrays.temperatures[segment])
-        lengths.append(size[segment])
-        for name in _ROW_COLUMNS:
-            rows[name].append(part.column(name)[chosen])
-        count += int(chosen.sum())
-        if trainer is not None:
-            own = part.trainer_logprobs()
-            trainer = None if own is None else [*trainer, own if every else own[token]]
-
-    def joined(values: list[np.ndarray], dtype: type) -> np.ndarray:
-        return np.concatenate(values) if values else np.zeros(0, dtype=dtype)
-
-    row = {name: joined(rows[name], dtype) for name, dtype in _ROW_COLUMNS.items()}
-    sizes = joined(lengths, np.int64)
-    return BufferView(
-        token_ids=joined(tokens["token_ids"], np.int32),
-        loss_mask=joined(tokens["loss_mask"], np.bool_),
-        logprobs=joined(tokens["logprobs"], np.float32),
-        versions=joined(tokens["versions"], np.int32),
-        trainer_logprobs=None if trainer is None else joined(trainer, np.float32),
-        offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        trajectory=joined(tokens["trajectory"], np.int64).astype(np.int64),
-        temperatures=joined(tokens["temperatures"], np.float64),
-        ids=row["id"],
-        groups=row["task_id"],
-        harnesses=row["harness_id"],
-        outcomes=row["outcome"],
-        roles=row["role"],
-        rewards=row["reward"],
-        success=row["success"],
-        policy_versions=row["policy_version"],
-        rounds=row["round"],
-    )
-
-
-_ROW_COLUMNS: Mapping[str, type] = {
-    "id": np.object_,
-    "task_id": np.object_,
-    "harness_id": np.object_,
-    "outcome": np.object_,
-    "role": np.object_,
-    "reward": np.float64,
-    "success": np.bool_,
-    "policy_version": np.int32,
-    "round": np.int32,
-}

@@ -2,9 +2,11 @@
 
     rounds/0003/incumbent/  trajectories.parquet  segments.safetensors  MANIFEST.json
                             trainer_logprobs.safetensors  TRAINER_LOGPROBS.json   (later)
+                            TOKENS_DROPPED.json   (in the place of both safetensors files)
 
-A part is written beside its place and renamed there whole; MANIFEST.json, with the sha256 of each
-file, is its last file. Parts are never changed, but for the trainer's log-probs, added once.
+A part is written beside its place and renamed there whole; MANIFEST.json, with the checksums of each
+file, is its last file. Parts are never changed, but for the trainer's log-probs, added once, and for
+retention, which deletes token data and keeps the records.
 """
 
 from __future__ import annotations
@@ -14,21 +16,23 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
+from harness.atomic import fsync, replacing, write_json
+from rollout.tensor_file import TensorFileError, read_tensors, write_tensors
 from rollout.trajectory import Cost, Outcome, Segment, Trajectory
 
 SCHEMA = 1
 RECORDS, TOKENS, MANIFEST = "trajectories.parquet", "segments.safetensors", "MANIFEST.json"
 TRAINER, TRAINER_MARKER = "trainer_logprobs.safetensors", "TRAINER_LOGPROBS.json"
+DROPPED = "TOKENS_DROPPED.json"
 
 COLUMNS = pa.schema(
     [
@@ -95,56 +99,41 @@ TOKEN_DTYPES: Mapping[str, type] = {
 }
 
 
-def flatten(trajectories: Sequence[Trajectory]) -> TokenArrays:
-    """The trajectories' segments, in order."""
-    segments = [(row, s) for row, t in enumerate(trajectories) for s in t.segments]
-
-    def joined(name: str) -> np.ndarray:
-        dtype = TOKEN_DTYPES[name]
-        arrays: list[np.ndarray] = [np.asarray(getattr(s, name), dtype=dtype) for _, s in segments]
-        return np.concatenate(arrays) if arrays else np.zeros(0, dtype=dtype)
-
-    return TokenArrays(
-        token_ids=joined("token_ids"),
-        loss_mask=joined("loss_mask"),
-        logprobs=joined("logprobs"),
-        versions=joined("versions"),
-        offsets=np.cumsum([0, *(len(s) for _, s in segments)], dtype=np.int64),
-        trajectory=np.array([row for row, _ in segments], dtype=np.int64),
-        temperatures=np.array([s.temperature for _, s in segments], dtype=np.float64),
-    )
-
-
 def to_table(trajectories: Sequence[Trajectory]) -> pa.Table:
     """One row a trajectory; what is open-ended goes as JSON."""
-    rows = [
-        {
-            "id": t.id,
-            "task_id": t.task_id,
-            "round": t.round,
-            "role": t.role,
-            "harness_id": t.harness_id,
-            "policy_version": t.policy_version,
-            "seed": t.seed,
-            "outcome": t.outcome.kind,
-            "reason": t.outcome.reason,
-            "reward": float(t.reward),
-            "success": bool(t.success),
-            "steps": t.steps,
-            "prompt_tokens": t.cost.prompt_tokens,
-            "sampled_tokens": t.cost.sampled_tokens,
-            "model_calls": t.cost.model_calls,
-            "wall_s": t.cost.wall_s,
-            "detail": json.dumps(dict(t.detail), sort_keys=True),
-            "features": json.dumps(dict(t.features), sort_keys=True),
-            "sandbox": t.sandbox,
-            "trace_ref": t.trace_ref,
-            "segments": len(t.segments),
-            "tokens": sum(map(len, t.segments)),
-        }
-        for t in trajectories
-    ]
-    return pa.Table.from_pylist(rows, schema=COLUMNS)
+    known: dict[str, str] = {}  # repeats of a task say the same
+
+    def encode(value: Mapping[str, Any]) -> str:
+        key = repr(value)
+        if key not in known:
+            known[key] = json.dumps(dict(value), sort_keys=True)
+        return known[key]
+
+    columns: dict[str, list[Any]] = {
+        "id": [t.id for t in trajectories],
+        "task_id": [t.task_id for t in trajectories],
+        "round": [t.round for t in trajectories],
+        "role": [t.role for t in trajectories],
+        "harness_id": [t.harness_id for t in trajectories],
+        "policy_version": [t.policy_version for t in trajectories],
+        "seed": [t.seed for t in trajectories],
+        "outcome": [t.outcome.kind for t in trajectories],
+        "reason": [t.outcome.reason for t in trajectories],
+        "reward": [float(t.reward) for t in trajectories],
+        "success": [bool(t.success) for t in trajectories],
+        "steps": [t.steps for t in trajectories],
+        "prompt_tokens": [t.cost.prompt_tokens for t in trajectories],
+        "sampled_tokens": [t.cost.sampled_tokens for t in trajectories],
+        "model_calls": [t.cost.model_calls for t in trajectories],
+        "wall_s": [t.cost.wall_s for t in trajectories],
+        "detail": [encode(t.detail) for t in trajectories],
+        "features": [encode(t.features) for t in trajectories],
+        "sandbox": [t.sandbox for t in trajectories],
+        "trace_ref": [t.trace_ref for t in trajectories],
+        "segments": [len(t.segments) for t in trajectories],
+        "tokens": [sum(map(len, t.segments)) for t in trajectories],
+    }
+    return pa.Table.from_pydict(columns, schema=COLUMNS)
 
 
 def to_trajectories(table: pa.Table, tokens: TokenArrays | None) -> list[Trajectory]:
@@ -188,10 +177,32 @@ def to_trajectories(table: pa.Table, tokens: TokenArrays | None) -> list[Traject
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """|engine − trainer| log-prob of `tokens` sampled tokens, both under the version that sampled
+    them: mean, 99th percentile, greatest; in nats."""
+
+    tokens: int
+    mean: float
+    p99: float
+    max: float
+
+    @classmethod
+    def of(cls, engine: np.ndarray, trainer: np.ndarray) -> Mismatch | None:
+        """engine, trainer: float32 [n] of the same tokens; None for none."""
+        if not len(engine):
+            return None
+        apart = np.abs(engine.astype(np.float64) - trainer)
+        return cls(
+            len(apart), float(apart.mean()), float(np.quantile(apart, 0.99)), float(apart.max())
+        )
+
+
 class Part:
     """One appended part. Opening it reads and checks the records; tokens are read when asked for."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, table: pa.Table | None = None) -> None:
+        """table: the records, where they were just written; else they are read and checked."""
         self.directory = directory
         self.name = directory.name
         self.manifest = read_json(directory / MANIFEST)
@@ -202,9 +213,10 @@ class Part:
             )
         self.round: int = self.manifest["round"]
         self.sequence: int = self.manifest["sequence"]
-        self._check(RECORDS, self.manifest["files"][RECORDS])
-        self.table = pq.read_table(directory / RECORDS)
-        self._tokens: TokenArrays | None = None
+        if table is None:
+            self.check(RECORDS)
+            table = pq.read_table(directory / RECORDS)
+        self.table = table
 
     @property
     def count(self) -> int:
@@ -212,34 +224,70 @@ class Part:
 
     @property
     def bytes(self) -> int:
-        return sum(file["bytes"] for file in self.manifest["files"].values())
+        """Of the files that are there."""
+        total: int = self.manifest["files"][RECORDS]["bytes"]
+        if self.has_tokens:
+            total += self.manifest["files"][TOKENS]["bytes"]
+            if self.has_trainer_logprobs:
+                total += read_json(self.directory / TRAINER_MARKER)["file"]["bytes"]
+        return total
 
     def column(self, name: str) -> np.ndarray:
         return self.table.column(name).to_numpy(zero_copy_only=False)
 
-    def tokens(self) -> TokenArrays:
-        """All tokens of the part, checked when first read. Raises CorruptPartError."""
-        if self._tokens is None:
-            self._check(TOKENS, self.manifest["files"][TOKENS])
-            self._tokens = TokenArrays(**self._load(TOKENS))
-        return self._tokens
+    # --- tokens ---
 
-    def forget_tokens(self) -> None:
-        self._tokens = None
+    @property
+    def has_tokens(self) -> bool:
+        """False once retention has deleted the token data."""
+        return not (self.directory / DROPPED).exists()
+
+    def tokens(self, into: Mapping[str, np.ndarray] | None = None) -> TokenArrays:
+        """All tokens of the part, checked. into: arrays to read them to, by name.
+
+        Raises CorruptPartError, and ReplayError where retention deleted them.
+        """
+        if not self.has_tokens:
+            raise ReplayError(
+                f"{self.directory}: its token data was deleted (buffer.keep_rounds); its records "
+                "are still there. Raise buffer.keep_rounds in the next run to keep more"
+            )
+        return TokenArrays(**self._read(TOKENS, self.manifest["files"][TOKENS], into))
+
+    def drop_tokens(self) -> bool:
+        """Delete the token data and keep the records; False where nothing was left to delete.
+
+        The marker comes first: from then on nobody misses the files, and a kill in between only
+        leaves some for the next call.
+        """
+        left = [p for p in (self.directory / TOKENS, self.directory / TRAINER) if p.exists()]
+        if self.has_tokens:
+            write_json(
+                self.directory / DROPPED, {"schema": SCHEMA, "files": [p.name for p in left]}
+            )
+        for path in left:
+            os.unlink(path)
+        if left:
+            fsync(self.directory)
+        return bool(left)
+
+    # --- the trainer's log-probs ---
 
     @property
     def has_trainer_logprobs(self) -> bool:
         return (self.directory / TRAINER_MARKER).exists()
 
-    def trainer_logprobs(self) -> np.ndarray | None:
+    def trainer_logprobs(self, into: np.ndarray | None = None) -> np.ndarray | None:
         """float32 [n], the trainer's own log-probs; None before they were written."""
         if not self.has_trainer_logprobs:
             return None
-        self._check(TRAINER, read_json(self.directory / TRAINER_MARKER)["file"])
-        return self._load(TRAINER)["logprobs"]
+        described = read_json(self.directory / TRAINER_MARKER)["file"]
+        return self._read(TRAINER, described, None if into is None else {"logprobs": into})[
+            "logprobs"
+        ]
 
     def write_trainer_logprobs(self, values: np.ndarray, policy_version: int) -> bool:
-        """Add them, once; False where they are there already."""
+        """Add them with their mismatch, once; False where they are there already."""
         if self.has_trainer_logprobs:
             return False
         expected = int(self.manifest["tokens"])
@@ -248,36 +296,56 @@ class Part:
                 f"{self.directory}: trainer log-probs have shape {values.shape}, expected "
                 f"({expected},), one a token of the part"
             )
-        beside = self.directory / (TRAINER + ".tmp")
-        save_file({"logprobs": np.ascontiguousarray(values, dtype=np.float32)}, beside)
-        fsync(beside)
-        os.replace(beside, self.directory / TRAINER)
+        values = np.ascontiguousarray(values, dtype=np.float32)
+        tokens = self.tokens()
+        same = tokens.loss_mask & (tokens.versions == policy_version)
+        mismatch = Mismatch.of(tokens.logprobs[same], values[same])
+        with replacing(self.directory / TRAINER) as beside:
+            described = write_tensors(beside, {"logprobs": [values]})
         marker = {
             "schema": SCHEMA,
             "policy_version": policy_version,
-            "file": describe(self.directory / TRAINER),
+            "mismatch": asdict(mismatch) if mismatch else None,
+            "file": described,
         }
         write_json(self.directory / TRAINER_MARKER, marker)
         return True
 
-    def _check(self, name: str, expected: Mapping[str, Any]) -> None:
+    def mismatch(self) -> Mismatch | None:
+        """Engine against trainer, as found when the trainer's log-probs were written; else None."""
+        if not self.has_trainer_logprobs:
+            return None
+        found = read_json(self.directory / TRAINER_MARKER).get("mismatch")
+        return Mismatch(**found) if found else None
+
+    # --- checks ---
+
+    def check(self, name: str) -> None:
+        """Compare a file with the manifest. Raises CorruptPartError naming it."""
+        expected = self.manifest["files"][name]
         path = self.directory / name
         if not path.exists():
             raise CorruptPartError(f"{path} is missing; restore it or remove its round")
-        found = describe(path)
-        if found != dict(expected):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        size = path.stat().st_size
+        if (digest, size) != (expected["sha256"], expected["bytes"]):
             raise CorruptPartError(
-                f"{path} has sha256 {found['sha256'][:12]}… and {found['bytes']} bytes, expected "
+                f"{path} has sha256 {digest[:12]}… and {size} bytes, expected "
                 f"{expected['sha256'][:12]}… and {expected['bytes']}: it changed after it was "
                 "written; restore it or remove its round"
             )
 
-    def _load(self, name: str) -> dict[str, np.ndarray]:
+    def _read(
+        self, name: str, described: Mapping[str, Any], into: Mapping[str, np.ndarray] | None
+    ) -> dict[str, np.ndarray]:
+        path = self.directory / name
         try:
-            with safe_open(self.directory / name, framework="numpy") as file:
-                return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise CorruptPartError(f"{self.directory / name}: {error}") from error
+            return read_tensors(path, described, into)
+        except FileNotFoundError as error:
+            raise CorruptPartError(f"{path} is missing; restore it or remove its round") from error
+        except TensorFileError as error:
+            raise CorruptPartError(f"{error}; restore it or remove its round") from error
 
 
 def write_part(
@@ -286,34 +354,48 @@ def write_part(
     """Write a part so that it is there whole or not at all."""
     beside = directory.with_name(f".{directory.name}.tmp")
     shutil.rmtree(beside, ignore_errors=True)  # of a writer that was killed
+    new_round = not directory.parent.exists()
     beside.mkdir(parents=True)
-    fsync(directory.parent.parent)
-    tokens = flatten(trajectories)
-    pq.write_table(to_table(trajectories), beside / RECORDS)
-    save_file({name: getattr(tokens, name) for name in TOKEN_DTYPES}, beside / TOKENS)
-    for name in (RECORDS, TOKENS):
-        fsync(beside / name)
+    if new_round:
+        fsync(directory.parent.parent)
+    segments = [(row, s) for row, t in enumerate(trajectories) for s in t.segments]
+    tensors: dict[str, list[np.ndarray]] = {
+        name: [np.asarray(getattr(s, name), dtype=TOKEN_DTYPES[name]) for _, s in segments]
+        or [np.zeros(0, TOKEN_DTYPES[name])]
+        for name in ("token_ids", "loss_mask", "logprobs", "versions")
+    }
+    tensors["offsets"] = [np.cumsum([0, *(len(s) for _, s in segments)], dtype=np.int64)]
+    tensors["trajectory"] = [np.array([row for row, _ in segments], dtype=np.int64)]
+    tensors["temperatures"] = [np.array([s.temperature for _, s in segments], dtype=np.float64)]
+    # The records are made while the tokens are on their way to the disk.
+    with ThreadPoolExecutor(1) as other:
+        writing = other.submit(write_tensors, beside / TOKENS, tensors)
+        table = to_table(trajectories)
+        pq.write_table(table, beside / RECORDS)
+        fsync(beside / RECORDS)
+        described = writing.result()
     manifest = {
         "schema": SCHEMA,
         "round": round,
         "part": directory.name,
         "sequence": sequence,
         "trajectories": len(trajectories),
-        "segments": len(tokens.trajectory),
-        "tokens": len(tokens.token_ids),
+        "segments": len(segments),
+        "tokens": sum(len(s) for _, s in segments),
         "infra_errors_left_out": left_out,
-        "files": {name: describe(beside / name) for name in (RECORDS, TOKENS)},
+        "files": {RECORDS: _describe(beside / RECORDS), TOKENS: described},
     }
-    write_json(beside / MANIFEST, manifest)
+    (beside / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    fsync(beside / MANIFEST)
+    fsync(beside)
     os.replace(beside, directory)
     fsync(directory.parent)
-    return Part(directory)
+    return Part(directory, table)
 
 
-def describe(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"sha256": digest, "bytes": path.stat().st_size}
+def _describe(path: Path) -> dict[str, Any]:
+    content = path.read_bytes()
+    return {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -326,20 +408,3 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CorruptPartError(f"{path} holds {type(value).__name__}, expected an object")
     return value
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    beside = path.with_name(path.name + ".tmp")
-    beside.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
-    fsync(beside)
-    os.replace(beside, path)
-    fsync(path.parent)
-
-
-def fsync(path: Path) -> None:
-    """Of a file or a directory, so that it survives a power cut."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

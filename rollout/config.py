@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from harness.sandbox.containment import MAX_SLOTS
+from rollout.tool_calls import ParserName
 
 
 class EnvironmentConfig(BaseModel):
@@ -25,10 +26,14 @@ class RolloutConfig(BaseModel):
     the engine once for all live episodes of a worker (reproducible to the bit with a serial
     engine), `continuous` asks for each episode as it comes. sandbox: isolation of the harness
     process; `auto` takes the strongest that the machine has and refuses where there is none.
+    tool_parser: of the tool calls in sampled text; `auto` fits the model's chat template.
+    template_options: passed to the chat template, for example {enable_thinking: false}.
     wall_s: wall time that is part of the task (an episode past it is truncated); None: no such budget.
-    A hung harness process, tool or engine is ended by limits of its own. retries: how often an episode that ended
-    in an infrastructure error is issued again. min_coverage: share of episodes that must be
-    scored, else the phase stops with the reason.
+    A hung harness process, tool or engine is ended by limits of its own. episode_deadline_s: wall
+    time past which an episode is an infrastructure error, its harness process killed; None: no
+    such deadline. worker_deadline_s: a worker that gives no sign of life for so long is killed and
+    replaced. retries: how often an episode that ended in an infrastructure error is issued again.
+    min_coverage: share of episodes that must be scored, else the phase stops with the reason.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -40,7 +45,11 @@ class RolloutConfig(BaseModel):
     temperature: float = Field(1.0, gt=0)
     max_new_tokens: int = Field(16, ge=1)
     max_context: int = Field(1024, ge=32)
+    tool_parser: ParserName = "auto"
+    template_options: dict[str, Any] = Field(default_factory=dict)
     max_steps: int | None = Field(None, ge=1)
     wall_s: float | None = Field(None, gt=0)
+    episode_deadline_s: float | None = Field(None, gt=0)
+    worker_deadline_s: float = Field(300.0, gt=0)
     retries: int = Field(2, ge=0)
     min_coverage: float = Field(0.9, ge=0, le=1)

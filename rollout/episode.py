@@ -21,11 +21,9 @@ from harness.processors.token_capture import trainable_roles
 from harness.runloop import RunResult
 from harness.sandbox.launcher import Ran
 from harness.trace import Level
+from rollout.conversation import Conversation, Policy
 from rollout.envs.base import EnvError, Environment, Observation, Session
-from rollout.lockstep import Batcher
-from rollout.policy.base import ContextOverflow, EngineError, Request, Sampling
-from rollout.spec import EpisodeSpec, derive_seed
-from rollout.tokens import Renderer, TokenCapture
+from rollout.spec import EpisodeSpec
 from rollout.trajectory import Cost, Outcome, Trajectory
 
 
@@ -63,7 +61,6 @@ class Limits:
     """Of every episode of a worker, counted as the agent's own budgets."""
 
     max_new_tokens: int = 16
-    max_context: int = 2048
     max_steps: int | None = None  # None: the task's own
     max_tokens: int | None = None
     wall_s: float | None = None
@@ -71,7 +68,7 @@ class Limits:
 
 
 class EpisodeHost:
-    """Answers one harness process; keeps the tokens of everything that the policy sampled.
+    """Answers one harness process: model calls by the conversation, tool calls by the environment.
 
     trainable: roles whose samples may carry loss, None for all. A call of another role is sampled
     and counted like any, and its tokens are context at most.
@@ -79,63 +76,21 @@ class EpisodeHost:
 
     def __init__(
         self,
-        slot: int,
-        spec: EpisodeSpec,
+        conversation: Conversation,
         session: Session,
-        renderer: Renderer,
-        batcher: Batcher,
-        temperature: float,
         limits: Limits,
         trainable: frozenset[str] | None = None,
     ) -> None:
-        self._slot = slot
-        self._spec = spec
+        self.conversation = conversation
         self._session = session
-        self._renderer = renderer
-        self._batcher = batcher
-        self._temperature = temperature
         self._limits = limits
         self._trainable = trainable
-        self.capture = TokenCapture(temperature)
-        self.prompt_tokens = 0
-        self.sampled_tokens = 0
-        self.model_calls = 0
 
     async def model(self, request: ModelRequest) -> ModelReply:
-        prompt = self._renderer.prompt(request.messages, request.tools, self.capture)
-        room = self._limits.max_context - len(prompt)
-        if room < 1:
-            raise HostError(
-                "context",
-                f"the prompt of step {request.step} has {len(prompt)} tokens; the engine's "
-                f"context holds {self._limits.max_context}",
-            )
-        wanted = min(request.max_tokens or self._limits.max_new_tokens, room)
-        call = Request(
-            tuple(prompt),
-            Sampling(
-                temperature=self._temperature,
-                max_tokens=min(wanted, self._limits.max_new_tokens),
-                seed=derive_seed(self._spec.seed, self.model_calls),
-                stop_token_ids=self._renderer.stop_ids,
-            ),
-        )
-        self.model_calls += 1
-        try:
-            sample = await self._batcher.generate(self._slot, call)
-        except ContextOverflow as error:
-            raise HostError("context", str(error)) from error
-        except EngineError as error:
-            raise HostError("infra", str(error)) from error
+        limit = self._limits.max_new_tokens
         trains = self._trainable is None or request.role in self._trainable
-        self.capture.add(prompt, sample, trains)
-        self.prompt_tokens += len(prompt)
-        self.sampled_tokens += len(sample.token_ids)
-        return ModelReply(
-            content=self._renderer.decode(sample.token_ids),
-            finish_reason=sample.finish_reason,
-            prompt_tokens=len(prompt),
-            sampled_tokens=len(sample.token_ids),
+        return await self.conversation.reply(
+            request, min(request.max_tokens or limit, limit), trains
         )
 
     async def tool(self, request: ToolRequest) -> ToolReply:
@@ -157,13 +112,11 @@ async def run_episode(
     env: Environment,
     bundle: Bundle,
     runner: Runner,
-    renderer: Renderer,
-    batcher: Batcher,
-    temperature: float,
+    policy: Policy,
     limits: Limits,
     clock: Callable[[], float] = time.monotonic,
 ) -> EpisodeResult:
-    """Roll one episode out in `slot` of the batcher. Failures become outcomes; nothing the harness does is raised here."""
+    """Roll one episode out in `slot` of the worker. Failures become outcomes; nothing the harness does is raised here."""
     started = clock()
     try:
         trainable = trainable_roles(bundle)
@@ -179,7 +132,8 @@ async def run_episode(
     except EnvError as error:
         result = RunResult("infra_error", f"environment: {error}", 0, "")
         return EpisodeResult(trajectory_of(spec, result, "", None, None, clock() - started))
-    host = EpisodeHost(slot, spec, session, renderer, batcher, temperature, limits, trainable)
+    conversation = policy.begin(slot, spec)
+    host = EpisodeHost(conversation, session, limits, trainable)
     budgets = Budgets(
         max_steps=limits.max_steps or spec.task.view.max_steps,
         max_tokens=limits.max_tokens,
@@ -196,9 +150,11 @@ async def run_episode(
             trace_level=limits.trace,
             run_id=spec.id,
         )
-        trajectory = trajectory_of(spec, ran.result, ran.level, host, session, clock() - started)
+        trajectory = trajectory_of(
+            spec, ran.result, ran.level, conversation, session, clock() - started
+        )
     finally:
-        batcher.drop(slot)
+        conversation.close()
         session.close()
     return EpisodeResult(trajectory, ran.trace or {})
 
@@ -207,7 +163,7 @@ def trajectory_of(
     spec: EpisodeSpec,
     result: RunResult,
     level: str,
-    host: EpisodeHost | None,
+    said: Conversation | None,
     session: Session | None,
     wall_s: float,
 ) -> Trajectory:
@@ -231,9 +187,9 @@ def trajectory_of(
         reward=reward,
         success=success,
         steps=result.steps,
-        segments=host.capture.segments() if host else (),
-        cost=Cost(host.prompt_tokens, host.sampled_tokens, host.model_calls, wall_s)
-        if host
+        segments=said.segments() if said else (),
+        cost=Cost(said.prompt_tokens, said.sampled_tokens, said.model_calls, wall_s)
+        if said
         else Cost(wall_s=wall_s),
         detail=detail,
         features=dict(spec.task.features),

@@ -1,25 +1,19 @@
-"""Token in, token out: chat messages to prompt ids, sampled ids to segments that may train."""
+"""Chat messages to prompt ids by a chat template, and sampled ids back to words and tool calls."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
+from jinja2.exceptions import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from harness.events import Message, ToolSpec
-from rollout.policy.base import Sample
-from rollout.trajectory import Segment
-
-Join = Literal["clean", "realign", "fork"]
-
-REALIGN_LIMIT = 32
-"""Longest tail without a trainable token, in tokens, that a new prompt may replace in a segment."""
+from harness.events import EMPTY, Message, ToolCallSpec, ToolSpec
+from rollout.capture import Context, TokenCapture, TokenError
+from rollout.function_calling import as_function, for_template
+from rollout.tool_calls import PARSERS, Parsed, Parser, ParserName, parser_of, same
 
 PROBES: tuple[tuple[Message, ...], ...] = (
     (Message("user", " Look around.\n\n  Two  spaces, é and 日本. "),),
@@ -32,8 +26,14 @@ PROBES: tuple[tuple[Message, ...], ...] = (
 )
 
 
-class TokenError(ValueError):
-    """A tokenizer or chat template that cannot serve token in, token out."""
+PROBE_TOOL = ToolSpec(
+    "look_up", "Looks a key up.", {"type": "object", "properties": {"key": {"type": "string"}}}
+)
+PROBE_INPUT = {"key": 'a "quoted" b', "count": 2}
+
+
+class TemplateRefusal(ValueError):
+    """A conversation that the chat template does not write (roles out of turn, say)."""
 
 
 class Renderer:
@@ -43,11 +43,19 @@ class Renderer:
     special tokens, so text that was seen before is never encoded twice.
 
     stop_ids: sampling ends after any of them: the end of sequence and the token that the template
-    writes after an assistant turn. Raises TokenError for a tokenizer without a chat template, or
-    one whose ids depend on text across a special token.
+    writes after an assistant turn. tool_parser: of the calls in sampled text; `auto` is the one that
+    reads what the template itself writes, `none` where it writes no calls. template_options: passed
+    to the template (`enable_thinking: false`, say). Raises TokenError for a tokenizer without a chat
+    template, one whose ids depend on text across a special token, or a parser that does not read
+    the template's calls.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        tool_parser: ParserName = "auto",
+        template_options: Mapping[str, Any] = EMPTY,
+    ) -> None:
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
             raise TokenError(
                 f"tokenizer {tokenizer.name_or_path!r} is a {type(tokenizer).__name__}; expected a "
@@ -59,6 +67,7 @@ class Renderer:
                 "tokenizer.chat_template and save it with the model"
             )
         self._tokenizer = tokenizer
+        self._options = dict(template_options)
         tokenizer.backend_tokenizer.no_truncation()  # saved settings would cut prompts silently
         tokenizer.backend_tokenizer.no_padding()
         added = {str(token): number for number, token in tokenizer.added_tokens_decoder.items()}
@@ -66,16 +75,27 @@ class Renderer:
         # Longest first, as the tokenizer itself matches them.
         names = sorted(added, key=len, reverse=True)
         self._split = re.compile("(" + "|".join(map(re.escape, names)) + ")") if names else None
+        # Not all added tokens are special: <think> and <tool_call> are words of the answer.
+        marks = sorted(tokenizer.all_special_tokens, key=len, reverse=True)
+        self._marks = re.compile("|".join(map(re.escape, marks)))
         self._encode: Callable[[str], tuple[int, ...]] = lru_cache(1 << 16)(self._encode_piece)
         self._decode: Callable[[tuple[int, ...], bool], str] = lru_cache(1 << 16)(self._decode_ids)
         self.stop_ids = self._find_stop_ids()
         self._check_pieces()
+        self.tool_parser: str = self._find_tool_parser(tool_parser)
+        self._parse: Parser = parser_of(self.tool_parser)
+        self._one_call = self.tool_parser != "none" and not self._written_call(2)
 
     @classmethod
-    def from_pretrained(cls, directory: str) -> Renderer:
+    def from_pretrained(
+        cls,
+        directory: str,
+        tool_parser: ParserName = "auto",
+        template_options: Mapping[str, Any] = EMPTY,
+    ) -> Renderer:
         """The renderer of a saved tokenizer (tokenizer files and chat template)."""
         tokenizer: Any = AutoTokenizer.from_pretrained(directory)
-        return cls(tokenizer)
+        return cls(tokenizer, tool_parser, template_options)
 
     def prompt(
         self,
@@ -86,8 +106,9 @@ class Renderer:
         """Prompt ids of a conversation, ending where the assistant is to speak.
 
         after: the capture of the episode so far. Where the conversation goes on from one of its
-        contexts, word for word, that context's own ids are kept and only the rest is encoded: a
-        model may sample another split of a word than the tokenizer would choose.
+        contexts, saying what was sampled, that context's own ids are kept and only the rest is
+        encoded: a model may sample another split of a word than the tokenizer would choose, and
+        another spelling of a tool call than the template would write. Raises TemplateRefusal.
         """
         text = self.text(messages, tools)
         if after is None:
@@ -97,9 +118,9 @@ class Renderer:
                 continue
             if not context.text:
                 context.text = self._decode(tuple(context.ids[: context.prompt_length]), False)
-            seen = context.text + self._decode(context.sample, False)
-            if text.startswith(seen):
-                ids = [*context.ids, *self.encode(text[len(seen) :])]
+            rest = self._rest(context, text)
+            if rest is not None:
+                ids = [*context.ids, *self.encode(rest)]
                 break
         else:
             ids = self.encode(text)
@@ -108,13 +129,45 @@ class Renderer:
 
     def text(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> str:
         """The conversation as the template writes it, with the generation prompt."""
-        rendered = self._tokenizer.apply_chat_template(
-            [_as_template(message) for message in messages],
-            tools=[_as_function(tool) for tool in tools] or None,
-            add_generation_prompt=True,
-            tokenize=False,
-        )
+        return self._render(messages, tools, True)
+
+    def _render(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], answer_next: bool
+    ) -> str:
+        try:
+            rendered = self._tokenizer.apply_chat_template(
+                [for_template(message) for message in messages],
+                tools=[as_function(tool) for tool in tools] or None,
+                add_generation_prompt=answer_next,
+                tokenize=False,
+                **self._options,
+            )
+        except (TemplateError, TypeError) as error:  # TypeError: an expression of the template
+            raise TemplateRefusal(f"the chat template cannot write this: {error}") from error
         return str(rendered)
+
+    def _rest(self, context: Context, text: str) -> str | None:
+        """What `text` adds to the context, or None where it does not go on from it.
+
+        A template may write the same answer otherwise than it was sampled (blanks trimmed, a call's
+        JSON spaced); an answer of which it leaves something out, thinking say, is another one.
+        """
+        sampled = self._decode(context.sample, False)
+        if text.startswith(context.text + sampled):
+            return text[len(context.text) + len(sampled) :]
+        if not text.startswith(context.text):
+            return None
+        said, close = self._split_stop(context.sample)
+        written, mark, after = text[len(context.text) :].partition(close or self._turn_end)
+        if not mark or not same(self._parse(written), self._parse(self._decode(said, False))):
+            return None
+        return after if close else mark + after
+
+    def _split_stop(self, token_ids: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
+        """Sampled ids without the stop token, and that token's text, "" for a cut answer."""
+        if token_ids and token_ids[-1] in self.stop_ids:
+            return token_ids[:-1], self._decode(token_ids[-1:], False)
+        return token_ids, ""
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, special tokens recognised, none added."""
@@ -132,6 +185,17 @@ class Renderer:
         """Text of sampled ids, special tokens dropped."""
         return self._decode(tuple(token_ids), True)
 
+    def answer(self, token_ids: Sequence[int]) -> Parsed:
+        """A sampled answer's words and tool calls. Calls that the template could not write again
+        (several, where it takes one a turn) stay text."""
+        ids = tuple(token_ids)
+        if self.tool_parser == "none":
+            return Parsed(self.decode(ids))
+        parsed = self._parse(self._decode(self._split_stop(ids)[0], False))
+        if not parsed.calls or (self._one_call and len(parsed.calls) > 1):
+            return Parsed(self.decode(ids))
+        return Parsed(self._marks.sub("", parsed.content), parsed.calls)
+
     def _encode_piece(self, text: str) -> tuple[int, ...]:
         # The Rust tokenizer itself: transformers' call around it costs as much again.
         return tuple(self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids)
@@ -148,10 +212,12 @@ class Renderer:
     def _find_stop_ids(self) -> tuple[int, ...]:
         """End of sequence, and the special token right after an assistant's words."""
         mark = "words of the assistant"
-        messages = [_as_template(Message("user", "Hi.")), _as_template(Message("assistant", mark))]
-        text = str(self._tokenizer.apply_chat_template(messages, tokenize=False))
+        messages = [for_template(Message("user", "Hi.")), for_template(Message("assistant", mark))]
+        text = str(self._tokenizer.apply_chat_template(messages, tokenize=False, **self._options))
         after = text.rpartition(mark)[2].lstrip()
         found = self._split.match(after) if self._split else None
+        # What closes a turn, where no special token does: the end of sequence, as text.
+        self._turn_end = found.group() if found else self._tokenizer.eos_token or "\0"
         ids = [self._tokenizer.eos_token_id, self._special[found.group()] if found else None]
         stops = tuple(dict.fromkeys(number for number in ids if number is not None))
         if not stops:
@@ -160,6 +226,48 @@ class Renderer:
                 "nor a special token after assistant turns; sampling would never stop by itself"
             )
         return stops
+
+    def _find_tool_parser(self, asked: ParserName) -> str:
+        if asked == "none":
+            return asked
+        written = self._written_call()
+        if not written:
+            if asked == "auto":
+                return "none"
+            raise TokenError(
+                f"tool_parser is {asked!r}, but the chat template of "
+                f"{self._tokenizer.name_or_path!r} writes no tool calls, so the model would never "
+                "read its own again; use a template with tools, or tool_parser: none"
+            )
+        expected = (PROBE_TOOL.name, PROBE_INPUT)
+        for name in PARSERS if asked == "auto" else (asked,):
+            if parser_of(name)(written).calls == (expected,):
+                return name
+        raise TokenError(
+            f"the chat template of {self._tokenizer.name_or_path!r} writes a tool call as "
+            f"{written!r}, which {'no parser' if asked == 'auto' else f'tool_parser {asked!r}'} "
+            f"reads; there are {', '.join(PARSERS)}: set tool_parser: none for a model that acts "
+            "by text"
+        )
+
+    def _written_call(self, count: int = 1) -> str:
+        """An assistant turn with tool calls as the template writes it; "" where it writes none."""
+        user = Message("user", "Hi.")
+        calls = tuple(
+            ToolCallSpec(f"probe{i:04d}", PROBE_TOOL.name, PROBE_INPUT) for i in range(count)
+        )
+        turn = [user, Message("assistant", "", tool_calls=calls)]
+        try:
+            text = self._render(turn, (PROBE_TOOL,), False)
+            before = self._render([user], (PROBE_TOOL,), True)
+        except TemplateRefusal:
+            return ""
+        # The prompt may go on where the turn was written: with an empty thought, say.
+        shared = next(
+            (i for i, (a, b) in enumerate(zip(text, before, strict=False)) if a != b), len(before)
+        )
+        written = text[shared:].partition(self._turn_end)[0]
+        return written if PROBE_TOOL.name in written else ""
 
     def _check_pieces(self) -> None:
         for messages in PROBES:
@@ -171,186 +279,3 @@ class Renderer:
                     "a special token (a prefix-space or stripping rule); use a byte-level tokenizer "
                     "without add_prefix_space"
                 )
-
-
-def _as_template(message: Message) -> dict[str, Any]:
-    """A message in the form that chat templates take (that of function-calling APIs)."""
-    out: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        out["tool_calls"] = [
-            {
-                "type": "function",
-                "id": call.call_id,
-                "function": {"name": call.name, "arguments": dict(call.input)},
-            }
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        out["tool_call_id"] = message.tool_call_id
-    return out
-
-
-def _as_function(tool: ToolSpec) -> dict[str, Any]:
-    # Through JSON, because frozen mappings are no dicts to a template.
-    parameters = json.loads(json.dumps(tool.parameters, default=dict))
-    return {
-        "type": "function",
-        "function": {
-            "name": tool.name,
-            "description": tool.description,
-            "parameters": parameters,
-        },
-    }
-
-
-@dataclass(slots=True)
-class Context:
-    """A segment that still grows. `sample`: the last ids sampled, () after a prompt alone."""
-
-    ids: list[int] = field(default_factory=list)
-    mask: list[bool] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    sample: tuple[int, ...] = ()
-    prompt_length: int = 0
-    text: str = ""  # of the ids before `sample`, where the renderer noted it
-
-    def cut(self, length: int) -> None:
-        for values in (self.ids, self.mask, self.logprobs, self.versions):
-            del values[length:]
-
-    def append(self, ids: Iterable[int]) -> None:
-        """Tokens that the model reads."""
-        count = len(self.ids)
-        self.ids.extend(ids)
-        count = len(self.ids) - count
-        self.mask.extend([False] * count)
-        self.logprobs.extend([0.0] * count)
-        self.versions.extend([-1] * count)
-
-
-def classify(context: Context, prompt: Sequence[int]) -> tuple[Join, int]:
-    """How a prompt relates to a context, and how many leading tokens they share.
-
-    clean: it extends the context. realign: it differs only in the context's tail of at most
-    REALIGN_LIMIT tokens, none of them trainable. fork: anything else.
-    """
-    ids = context.ids
-    length = len(ids)
-    if list(prompt[:length]) == ids:
-        return "clean", length
-    shared = next(
-        (i for i, (a, b) in enumerate(zip(ids, prompt, strict=False)) if a != b),
-        min(length, len(prompt)),
-    )
-    if length - shared <= REALIGN_LIMIT and shared and not any(context.mask[shared:]):
-        return "realign", shared
-    return "fork", shared
-
-
-class TokenCapture:
-    """The segments of one episode, from its prompts and samples in the order of the calls.
-
-    Each sampled token is trainable in exactly one segment, those of a call that does not train in
-    none. Calls may interleave several contexts (a sub-agent's among the main agent's): a prompt
-    continues the latest one that it extends.
-    """
-
-    def __init__(self, temperature: float) -> None:
-        self._temperature = temperature
-        self._contexts: list[Context] = []
-        self._expected: tuple[list[int], str] | None = None
-        self._current: Context | None = None
-        self.joins: dict[Join, int] = {"clean": 0, "realign": 0, "fork": 0}
-
-    def contexts(self) -> Iterable[Context]:
-        """Open contexts, the latest first."""
-        return reversed(self._contexts)
-
-    def expect(self, ids: list[int], text: str) -> None:
-        """Note the text of a prompt that is about to come (by the renderer)."""
-        self._expected = (ids, text)
-
-    def prompt(self, prompt: Sequence[int]) -> Join:
-        """A prompt is sent. The first of an episode counts as a fork."""
-        if not len(prompt):
-            raise TokenError("a prompt is empty; the first token of a segment cannot be sampled")
-        context, join, shared = self._find(prompt)
-        if join == "fork":
-            context = Context()
-        else:
-            self._contexts.remove(context)
-            context.cut(shared)
-        self._contexts.append(context)
-        context.append(prompt[len(context.ids) :])
-        context.sample = ()
-        context.prompt_length = len(context.ids)
-        known = self._expected
-        context.text = known[1] if known is not None and known[0] == list(prompt) else ""
-        self._expected = None
-        self._current = context
-        self.joins[join] += 1
-        return join
-
-    def sampled(self, sample: Sample, trains: bool = True) -> None:
-        """The answer to the last prompt. Raises TokenError without one, or on unequal lengths.
-
-        trains: False keeps the tokens as context only, like those that the model reads: loss mask
-        False, log-prob 0, version -1.
-        """
-        context = self._current
-        if context is None:
-            raise TokenError("a sample came without a prompt")
-        if len(sample.token_ids) != len(sample.logprobs):
-            raise TokenError(
-                f"a sample has {len(sample.token_ids)} tokens and {len(sample.logprobs)} log-probs; "
-                "every sampled token needs the engine's log-prob"
-            )
-        if trains:
-            count = len(sample.token_ids)
-            context.ids.extend(sample.token_ids)
-            context.mask.extend([True] * count)
-            context.logprobs.extend(sample.logprobs)
-            context.versions.extend([sample.version] * count)
-        else:
-            context.append(sample.token_ids)
-        context.sample = tuple(sample.token_ids)
-        self._current = None
-
-    def add(self, prompt: Sequence[int], sample: Sample, trains: bool = True) -> Join:
-        """`prompt` and `sampled` in one."""
-        join = self.prompt(prompt)
-        self.sampled(sample, trains)
-        return join
-
-    def segments(self) -> tuple[Segment, ...]:
-        """The segments with a trainable token, the one prompted last at the end.
-
-        What follows a segment's last trainable token is left out: nothing is learnt from it.
-        """
-        out = []
-        for context in self._contexts:
-            mask = np.array(context.mask, dtype=np.bool_)
-            if not mask.any():
-                continue
-            end = int(np.flatnonzero(mask)[-1]) + 1
-            out.append(
-                Segment(
-                    token_ids=np.array(context.ids[:end], dtype=np.int32),
-                    loss_mask=mask[:end],
-                    logprobs=np.array(context.logprobs[:end], dtype=np.float32),
-                    versions=np.array(context.versions[:end], dtype=np.int32),
-                    temperature=self._temperature,
-                )
-            )
-        return tuple(out)
-
-    def _find(self, prompt: Sequence[int]) -> tuple[Context, Join, int]:
-        realign: tuple[Context, Join, int] | None = None
-        for context in reversed(self._contexts):
-            join, shared = classify(context, prompt)
-            if join == "clean":
-                return context, join, shared
-            if join == "realign" and realign is None:
-                realign = (context, join, shared)
-        return realign or (Context(), "fork", 0)

@@ -6,15 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from harness.bundle import Bundle, load
+from harness.runloop import RunResult
 from harness.sandbox.launcher import Sandbox
 from harness.trace import Level
 from rollout.config import EnvironmentConfig, RolloutConfig
+from rollout.conversation import ChatPolicy, Policy, TokenPolicy
 from rollout.envs import make_env
-from rollout.episode import EpisodeResult, Limits, run_episode
+from rollout.episode import EpisodeResult, Limits, run_episode, trajectory_of
 from rollout.lockstep import Batcher, Immediate, Lockstep
-from rollout.policy.base import PolicyEngine
+from rollout.policy.base import ChatEngine, PolicyEngine
 from rollout.spec import EpisodeSpec
 from rollout.tokens import Renderer
 
@@ -22,25 +25,29 @@ from rollout.tokens import Renderer
 class RolloutWorker:
     """Runs episodes against one engine. Holds environment, verifier, tokenizer and sandbox.
 
-    engine: a PolicyEngine whose handle travels to this process.
+    tokenizer: directory of the policy's tokenizer, None for a chat engine. engine: one whose handle
+    travels to this process.
     """
 
     def __init__(
         self,
         environment: EnvironmentConfig,
         config: RolloutConfig,
-        tokenizer: str,
-        engine: PolicyEngine,
+        tokenizer: str | None,
+        engine: PolicyEngine | ChatEngine,
     ) -> None:
         self._config = config
         self._env = make_env(environment.name, **environment.options)
-        self._renderer = Renderer.from_pretrained(tokenizer)
-        self._engine = engine
+        self._renderer = (
+            None
+            if tokenizer is None
+            else Renderer.from_pretrained(tokenizer, config.tool_parser, config.template_options)
+        )
+        self._engine: Any = engine
         self._sandbox = Sandbox(config.sandbox, slots=config.concurrency)
         self._bundles: dict[Path, Bundle] = {}
         self._limits = Limits(
             max_new_tokens=config.max_new_tokens,
-            max_context=config.max_context,
             max_steps=config.max_steps,
             wall_s=config.wall_s,
         )
@@ -66,21 +73,27 @@ class RolloutWorker:
             else Immediate(self._engine)
         )
         finished: asyncio.Queue[tuple[int, EpisodeResult] | BaseException] = asyncio.Queue()
-
+        policy = self._policy(batcher)
         limits = replace(self._limits, trace=trace)
 
         async def one(slot: int, spec: EpisodeSpec) -> EpisodeResult:
-            return await run_episode(
-                slot,
-                spec,
-                env=self._env,
-                bundle=self._bundle(Path(bundles) / spec.harness_id),
-                runner=self._sandbox.run,
-                renderer=self._renderer,
-                batcher=batcher,
-                temperature=self._config.temperature,
-                limits=limits,
-            )
+            bundle = self._bundle(Path(bundles) / spec.harness_id)
+            deadline = asyncio.timeout(self._config.episode_deadline_s)
+            try:
+                async with deadline:
+                    return await run_episode(
+                        slot,
+                        spec,
+                        env=self._env,
+                        bundle=bundle,
+                        runner=self._sandbox.run,
+                        policy=policy,
+                        limits=limits,
+                    )
+            except TimeoutError:
+                if not deadline.expired():
+                    raise
+                return self._late(spec)
 
         async def serve(slot: int) -> None:
             try:
@@ -106,8 +119,24 @@ class RolloutWorker:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def alive(self) -> None:
+        """Answered while the event loop turns: a stopped process or a blocking call is found out."""
+
     async def close(self) -> None:
         await self._sandbox.close()
+
+    def _late(self, spec: EpisodeSpec) -> EpisodeResult:
+        """The record of an episode whose deadline passed; its harness process is gone by now."""
+        limit = self._config.episode_deadline_s or 0.0
+        reason = f"past its deadline of {limit:g} s (rollout.episode_deadline_s)"
+        result = RunResult("infra_error", reason, 0, "")
+        return EpisodeResult(trajectory_of(spec, result, "", None, None, limit))
+
+    def _policy(self, batcher: Batcher) -> Policy:
+        temperature = self._config.temperature
+        if self._renderer is None:
+            return ChatPolicy(self._engine, temperature)
+        return TokenPolicy(self._renderer, batcher, temperature, self._config.max_context)
 
     def _bundle(self, path: Path) -> Bundle:
         if path not in self._bundles:

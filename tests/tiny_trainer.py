@@ -41,8 +41,10 @@ def random_batch(
     seed: int = 0,
     temperature: float = 0.8,
     lengths: tuple[int, int] = (10, 30),
+    near_equal: bool = False,
 ) -> TrainBatch:
-    """Random segments, two sampled tokens at the end of each."""
+    """Random segments, two sampled tokens at the end of each. near_equal: rewards that differ by
+    rounding only."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(*lengths, trajectories * segments)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
@@ -55,11 +57,52 @@ def random_batch(
         behaviour=np.where(mask, -5.7, 0.0),
         offsets=offsets,
         trajectory=np.repeat(np.arange(trajectories), segments),
-        rewards=np.arange(trajectories) * 7 % 5 / 4.0,
+        rewards=(
+            np.where(np.arange(trajectories) < trajectories / 2, 0.1 + 0.2, 0.3)
+            if near_equal
+            else np.arange(trajectories) * 7 % 5 / 4.0
+        ),
         groups=[f"task-{i % 2}" for i in range(trajectories)],
         harnesses=[f"h{i % 3}" for i in range(trajectories)],
         outcomes=["completed"] * trajectories,
         temperatures=temperature,
+        advantage="pooled",
+    )
+    return batch
+
+
+def two_turn_batch(split: bool, trajectories: int = 5) -> TrainBatch:
+    """Episodes of two turns: context, 2 sampled, observation, 3 sampled. split: the second turn is a
+    segment of its own that repeats the first as context, as after a change of history."""
+    rng = np.random.default_rng(5)
+    tokens: list[np.ndarray] = []
+    masks: list[np.ndarray] = []
+    owner: list[int] = []
+    for trajectory in range(trajectories):
+        first = int(rng.integers(4, 9))
+        ids = rng.integers(0, VOCABULARY, first + 2 + 5 + 3)
+        one, both = np.zeros(len(ids), bool), np.zeros(len(ids), bool)
+        one[first : first + 2] = True
+        both[-3:] = True
+        parts = (
+            [(ids[: first + 2], one[: first + 2]), (ids, both)] if split else [(ids, one | both)]
+        )
+        for part, mask in parts:
+            tokens.append(part)
+            masks.append(mask)
+            owner.append(trajectory)
+    mask = np.concatenate(masks)
+    batch, _ = make_batch(
+        token_ids=np.concatenate(tokens),
+        loss_mask=mask,
+        behaviour=np.where(mask, -5.7, 0.0),
+        offsets=np.concatenate([[0], np.cumsum([len(t) for t in tokens])]),
+        trajectory=np.array(owner),
+        rewards=np.arange(trajectories) % 3 / 2.0,
+        groups=["task"] * trajectories,
+        harnesses=["h"] * trajectories,
+        outcomes=["completed"] * trajectories,
+        temperatures=0.8,
         advantage="pooled",
     )
     return batch

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,11 +50,14 @@ def staging(directory: Path) -> Path:
 
 
 def layout_of(config: TrainerConfig) -> dict[str, Any]:
-    """What must be equal between the run that saved and the one that loads."""
+    """How the shards are laid out. All but world_size must be equal between the run that saved and
+    the one that loads."""
+    lora = config.lora
     return {
         "world_size": config.world_size,
         "zero_stage": config.zero_stage,
         "dtype": config.dtype,
+        "lora": None if lora is None else lora.model_dump(mode="json", exclude={"publish"}),
     }
 
 
@@ -85,7 +89,7 @@ def verify(directory: Path, layout: dict[str, Any] | None = None) -> dict[str, A
     """The manifest of a checkpoint whose files are all as they were sealed.
 
     Raises CheckpointError naming the file that is missing, added or damaged, or the setting of
-    `layout` that differs.
+    `layout` that differs. world_size may differ: `trainer.universal` converts.
     """
     manifest_path = directory / MANIFEST
     if not manifest_path.is_file():
@@ -105,7 +109,7 @@ def verify(directory: Path, layout: dict[str, Any] | None = None) -> dict[str, A
         )
     if layout is not None:
         for key, value in layout.items():
-            if saved.get(key) != value:
+            if key != "world_size" and saved.get(key) != value:
                 raise CheckpointError(
                     f"{directory} was saved with {key} {saved.get(key)} and is loaded with {value}; "
                     "use the same value, or start a new run from exported weights (a new optimiser)"
@@ -140,15 +144,31 @@ def save_shards(engine: Any, directory: Path, step: int, extra: dict[str, Any]) 
     if torch.cuda.is_available():
         state["cuda_rng"] = torch.cuda.get_rng_state()
     engine.save_checkpoint(
-        str(directory), tag=TAG, client_state={_STATE_KEY: state}, save_latest=False
+        str(directory),
+        tag=TAG,
+        client_state={_STATE_KEY: state},
+        save_latest=False,
+        # Under LoRA the frozen base is the model's, not the checkpoint's.
+        exclude_frozen_parameters=True,
     )
 
 
-def load_shards(engine: Any, directory: Path) -> tuple[int, dict[str, Any]]:
-    """Restore a rank from a verified checkpoint: (optimiser step, extra). A collective."""
+def load_shards(
+    engine: Any, directory: Path, universal: bool = False
+) -> tuple[int, dict[str, Any]]:
+    """Restore a rank from a verified checkpoint: (optimiser step, extra). A collective.
+
+    universal: the directory was made by `trainer.universal.to_universal`.
+    """
     import torch
 
-    path, client = engine.load_checkpoint(str(directory), tag=TAG)
+    from trainer.compat import universal_loading
+
+    frozen = any(not p.requires_grad for p in engine.module.parameters())
+    with universal_loading(engine) if universal else nullcontext():
+        path, client = engine.load_checkpoint(
+            str(directory), tag=TAG, load_module_strict=not frozen
+        )
     if path is None or _STATE_KEY not in client:
         raise CheckpointError(f"DeepSpeed found no checkpoint state in {directory / TAG}")
     state = client[_STATE_KEY]

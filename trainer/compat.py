@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from trainer.config import TrainerConfig
+from trainer.config import LoRAConfig, TrainerConfig
 from trainer.errors import TrainerError
 
 
@@ -38,13 +40,21 @@ def deepspeed_module(device: str) -> Any:
 
 def deepspeed_config(config: TrainerConfig) -> dict[str, Any]:
     """The DeepSpeed configuration of a trainer configuration."""
+    zero: dict[str, Any] = {"stage": config.zero_stage, "overlap_comm": False}
+    if config.offload.optimizer == "cpu":
+        zero["offload_optimizer"] = {"device": "cpu"}
+    if config.offload.params == "cpu":
+        zero["offload_param"] = {"device": "cpu"}
     out: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         # The number of micro-batches differs from step to step: N × backward, then one step().
         "managed_gradient_accumulation": False,
-        "zero_optimization": {"stage": config.zero_stage, "overlap_comm": False},
+        "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
+        # Offloaded states are stepped by torch's fused AdamW: DeepSpeed's own has to be compiled at
+        # the first start (almost two minutes) for the same arithmetic.
+        "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": 10**9,
         # In fp32 without ZeRO the engine clips itself, to learn the norm (DeepSpeed drops it).
         "gradient_clipping": 0.0 if plain_optimizer(config) else config.grad_clip,
@@ -53,6 +63,13 @@ def deepspeed_config(config: TrainerConfig) -> dict[str, Any]:
         out["bf16"] = {"enabled": True}
         out["data_types"] = {"grad_accum_dtype": "fp32"}
     return out
+
+
+def inference_config(config: TrainerConfig) -> dict[str, Any]:
+    """The DeepSpeed configuration of a model that is only run, sharded as the trained one is."""
+    out = deepspeed_config(config)
+    zero = {k: v for k, v in out["zero_optimization"].items() if k != "offload_optimizer"}
+    return {**out, "zero_optimization": zero}
 
 
 def plain_optimizer(config: TrainerConfig) -> bool:
@@ -78,6 +95,21 @@ def remember_zero3(ds_config: dict[str, Any]) -> object | None:
     from transformers.integrations.deepspeed import HfDeepSpeedConfig
 
     return HfDeepSpeedConfig(ds_config)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def universal_loading(engine: Any) -> Iterator[None]:
+    """Within the context `engine.load_checkpoint` reads the universal format."""
+    config = engine._config
+    config.load_universal_checkpoint = True
+    try:
+        yield
+    finally:
+        config.load_universal_checkpoint = False
+    # ZeRO-3 gives all parameter groups one step tensor, which AdamW then counts up once a group.
+    for state in engine.optimizer.optimizer.state.values():
+        if isinstance(state.get("step"), torch.Tensor):
+            state["step"] = state["step"].clone()
 
 
 def gathered(parameters: list[nn.Parameter], stage: int) -> AbstractContextManager[Any]:
@@ -138,3 +170,48 @@ def quiet() -> None:
 
     transformers_logging.disable_progress_bar()
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+
+
+def inject_lora(model: Any, config: LoRAConfig) -> None:
+    """peft's adapters inside the layers of a transformers model, which keeps its class."""
+    import peft
+
+    targets = config.targets if isinstance(config.targets, str) else list(config.targets)
+    model.add_adapter(
+        peft.LoraConfig(
+            r=config.rank,
+            lora_alpha=config.alpha,  # type: ignore[arg-type]
+            target_modules=targets,
+            lora_dropout=0.0,
+            task_type="CAUSAL_LM",
+        )
+    )
+
+
+def lora_layers(model: Any) -> Iterator[tuple[str, Any]]:
+    """(module name, peft layer) of every adapted layer."""
+    from peft.tuners.lora import LoraLayer
+
+    for name, module in model.named_modules():
+        if isinstance(module, LoraLayer):
+            yield name, module
+
+
+def scaled_lora(model: Any, factor: float) -> AbstractContextManager[None]:
+    """The adapters' updates times `factor` within the context.
+
+    Not disable_adapters: that switches requires_grad, on which DeepSpeed's gradient hooks hang.
+    """
+    from peft.helpers import rescale_adapter_scale
+
+    return rescale_adapter_scale(model, factor)
+
+
+def save_lora_config(model: Any, adapter: str, directory: Path, base: str) -> None:
+    """Write adapter_config.json for inference on the model directory `base`."""
+    import copy
+
+    config = copy.copy(model.peft_config[adapter])
+    config.inference_mode = True
+    config.base_model_name_or_path = base
+    config.save_pretrained(str(directory))

@@ -10,6 +10,42 @@ AdvantageName = Literal["pooled", "within_harness", "shrinkage", "leave_one_out"
 Aggregation = Literal["token", "trajectory", "constant"]
 RatioKind = Literal["token", "sequence", "decoupled"]
 Packing = Literal["auto", "packed", "padded"]
+OffloadDevice = Literal["none", "cpu"]
+
+
+class LoRAConfig(BaseModel):
+    """Low-rank adapters on linear layers (Hu et al. 2022). The base weights stay as they were:
+    they are the reference model of kl_beta, and no checkpoint holds them. No dropout: the ratio of
+    policy and behaviour would differ from 1 on policy."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rank: int = Field(16, ge=1, description="Rank of each update.")
+    alpha: float = Field(32.0, gt=0, description="The update is scaled by alpha / rank.")
+    targets: Literal["all-linear"] | tuple[str, ...] = Field(
+        "all-linear",
+        description="Layers that get an adapter: all linear ones but the head, or the ends of module "
+        "names, for example [q_proj, v_proj].",
+    )
+    publish: Literal["merged", "adapter"] = Field(
+        "merged",
+        description="merged: whole weights with the update added, for any engine. adapter: a peft "
+        "adapter directory, for an engine that serves LoRA.",
+    )
+
+
+class OffloadConfig(BaseModel):
+    """What ZeRO keeps in the memory of the host instead of the device's. On device cpu both are the
+    same memory: it runs there, and saves nothing."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    optimizer: OffloadDevice = Field(
+        "none",
+        description="cpu: fp32 weights and AdamW moments, stepped there by torch's fused AdamW "
+        "(zero_stage 1, 2 or 3).",
+    )
+    params: OffloadDevice = Field("none", description="cpu: sharded weights (zero_stage 3).")
 
 
 class TrainerConfig(BaseModel):
@@ -83,8 +119,24 @@ class TrainerConfig(BaseModel):
         "where the kernel has it and the parity check passes, else padded.",
     )
     attn_implementation: str = Field("sdpa", description="As transformers names it.")
+    lora: LoRAConfig | None = Field(None, description="Train low-rank adapters; null: all weights.")
+    offload: OffloadConfig = Field(OffloadConfig(), description="Use of the host's memory.")
     gradient_checkpointing: bool = Field(False, description="Recompute activations in backward.")
     seed: int = Field(0, description="Of shuffles and of torch.")
+    publish: Literal["filesystem", "collective"] = Field(
+        "filesystem",
+        description="How weights reach the engines. filesystem: a safetensors file that they read. "
+        "collective: rank 0 broadcasts them in buckets to the engines' own processes, with NCCL on "
+        "GPUs (not measured there yet) and gloo on CPUs; the file is written too, for resuming.",
+    )
+    publish_bucket_bytes: int = Field(
+        256 << 20, ge=1, description="Bytes of one broadcast; a larger tensor is alone."
+    )
+    publish_timeout_s: float = Field(
+        600.0,
+        gt=0,
+        description="Longest a collective publication may take before the run is ended.",
+    )
     rank_timeout_s: float = Field(
         3600.0, gt=0, description="Longest a call to the ranks may take before the run is ended."
     )
@@ -117,9 +169,28 @@ class TrainerConfig(BaseModel):
                 "trainer.dtype is 'bf16' with zero_stage 0, where DeepSpeed cannot accumulate "
                 "gradients in fp32; use zero_stage 1 (the same result on one rank) or dtype fp32"
             )
-        if self.kl_beta > 0 and self.zero_stage == 3:
+        if self.lora is not None and self.reference_path is not None:
             raise ValueError(
-                f"trainer.kl_beta is {self.kl_beta} with zero_stage 3: the reference model is held "
-                "whole on every rank; use zero_stage 2 or kl_beta 0"
+                "trainer.lora and trainer.reference_path are both set, but with LoRA the reference "
+                "model is the base without its adapter; unset reference_path"
+            )
+        if self.offload.optimizer == "cpu" and self.zero_stage == 0:
+            raise ValueError(
+                "trainer.offload.optimizer is 'cpu' with zero_stage 0, where DeepSpeed keeps no "
+                "optimiser state of its own; use zero_stage 1, 2 or 3"
+            )
+        if self.offload.params == "cpu" and self.zero_stage != 3:
+            raise ValueError(
+                f"trainer.offload.params is 'cpu' with zero_stage {self.zero_stage}: only zero_stage 3 "
+                "shards the weights; use it, or offload.params none"
+            )
+        if (
+            self.publish == "collective"
+            and self.lora is not None
+            and self.lora.publish == "adapter"
+        ):
+            raise ValueError(
+                "trainer.publish is 'collective' with trainer.lora.publish 'adapter': engines read "
+                "adapters from files; use publish filesystem or lora.publish merged"
             )
         return self

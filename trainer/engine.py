@@ -18,8 +18,11 @@ from trainer.batch import TrainBatch, normaliser
 from trainer.checkpoint import load_shards, save_shards
 from trainer.config import TrainerConfig
 from trainer.errors import TrainerError
+from trainer.flops import count_flops, peak_flops
 from trainer.logprobs import TokenScorer, parity, sequences_batch
+from trainer.lora import adapter_name, add_lora, plain_weights
 from trainer.objective import HISTOGRAM_BINS, SUMS, Tokens, policy_loss, ratio_quantiles
+from trainer.optimizer import Clip, make_optimizer, warmup
 from trainer.packing import (
     Layout,
     MicroBatch,
@@ -29,6 +32,7 @@ from trainer.packing import (
     plan_micro_batches,
     split_steps,
 )
+from trainer.reference import Reference
 
 PARITY_TOLERANCE = {"fp32": 1e-4, "bf16": 0.25}
 """Largest |Δ log-prob| between a layout and separate runs. bf16 sums in another order differ by
@@ -62,60 +66,38 @@ class TrainerEngine:
         if not dist.is_initialized():
             backend = "gloo" if config.device == "cpu" else "nccl"
             deepspeed.init_distributed(dist_backend=backend, verbose=False)
-        # Before ZeRO-3 is announced to transformers, which would shard this copy too.
         compat.forget_zero3()
-        self._reference = self._load_reference() if config.kl_beta > 0 else None
         settings = compat.deepspeed_config(config)
         self._zero3 = compat.remember_zero3(settings)
+        self._reference: Reference | None = None
+        if config.kl_beta > 0 and config.lora is None:
+            path = config.reference_path or model_path
+            self._reference = Reference.load(config, path, deepspeed)
         model = compat.load_model(model_path, config)
+        if config.lora is not None:
+            add_lora(model, config.lora, config.seed)
         model.train()
         self._scorer = TokenScorer(model)
-        optimizer = self._optimizer(model)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._warmup)
+        optimizer = make_optimizer(model, config)
+        self._clip = Clip(optimizer, config.grad_clip) if compat.plain_optimizer(config) else None
         self.engine, *_ = deepspeed.initialize(
-            model=model, optimizer=optimizer, lr_scheduler=schedule, config=settings
+            model=model,
+            optimizer=optimizer,
+            lr_scheduler=warmup(optimizer, config),
+            config=settings,
         )
         self.device = self.engine.device
+        if config.kl_beta > 0 and config.lora is not None:
+            self._reference = Reference.under_adapters(self._scorer, self.engine, model)
         self.step = 0
         self.parity = parity(
             self._scorer, self.engine, self.vocabulary, self.device, seed=config.seed
         )
         self.layout, self.layout_reason = self._choose_layout()
+        self._flops = count_flops(model)
+        self.peak_flops = peak_flops(self.device, config.dtype)
 
     # ---- set-up
-
-    def _load_reference(self) -> tuple[Any, TokenScorer]:
-        model = compat.load_model(self.config.reference_path or self.model_path, self.config)
-        model.requires_grad_(False)
-        model.to("cuda" if self.config.device == "cuda" else "cpu").eval()
-        return model, TokenScorer(model)
-
-    def _optimizer(self, model: Any) -> torch.optim.Optimizer:
-        config = self.config
-        decay: list[torch.nn.Parameter] = []
-        rest: list[torch.nn.Parameter] = []
-        for parameter in model.parameters():
-            # Under ZeRO-3 a parameter is already sharded; ds_shape is its whole shape.
-            rank = len(getattr(parameter, "ds_shape", parameter.shape))
-            (decay if rank > 1 else rest).append(parameter)
-        groups = [{"params": decay, "weight_decay": config.weight_decay}]
-        if rest:
-            groups.append({"params": rest, "weight_decay": 0.0})
-        optimizer = torch.optim.AdamW(
-            groups, lr=config.lr, betas=config.betas, eps=config.adam_eps, weight_decay=0.0
-        )
-        self._plain_norm: float | None = None
-        if compat.plain_optimizer(config):
-            optimizer.register_step_pre_hook(self._clip)
-        return optimizer
-
-    def _clip(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        parameters = [p for g in optimizer.param_groups for p in g["params"]]
-        limit = self.config.grad_clip or math.inf
-        self._plain_norm = float(torch.nn.utils.clip_grad_norm_(parameters, limit))
-
-    def _warmup(self, step: int) -> float:
-        return min(1.0, (step + 1) / max(self.config.warmup_steps, 1))
 
     def _choose_layout(self) -> tuple[Layout, str]:
         limit = PARITY_TOLERANCE[self.config.dtype]
@@ -315,6 +297,15 @@ class TrainerEngine:
             "padding_fraction": 1.0 - plan.tokens / plan.padded_tokens,
             "seconds": elapsed,
             "tokens_per_s": plan.tokens / elapsed,
+            **self._utilisation(lengths[segments], int(found["tokens"]), elapsed),
+        }
+
+    def _utilisation(self, lengths: np.ndarray, sampled: int, elapsed: float) -> dict[str, float]:
+        """`mfu`, the share of the ranks' peak; nothing where the model or the device is not known."""
+        if self._flops is None or self.peak_flops is None:
+            return {}
+        return {
+            "mfu": self._flops(lengths, sampled) / (elapsed * self.peak_flops * self.world_size)
         }
 
     def _tokens(
@@ -331,9 +322,7 @@ class TrainerEngine:
 
         reference = None
         if self._reference is not None:
-            model, scorer = self._reference
-            with torch.no_grad():
-                reference, _ = scorer(model, micro, batch.temperature, self.device)
+            reference = self._reference.logprobs(micro, batch.temperature, self.device)
         logprobs, entropy = self._scorer(self.engine, micro, batch.temperature, self.device)
         return Tokens(
             logprobs=logprobs,
@@ -347,33 +336,46 @@ class TrainerEngine:
         )
 
     def _grad_norm(self) -> float:
-        if compat.plain_optimizer(self.config):
-            assert self._plain_norm is not None
-            return self._plain_norm
+        if self._clip is not None:
+            return self._clip.norm
         return float(self.engine.get_global_grad_norm())
 
     # ---- weights
 
-    def named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """(name, whole tensor on CPU) of every parameter, a tied head once, on rank 0.
+    def named_weights(
+        self, device: torch.device | str = "cpu"
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """(name, whole tensor on `device`) of every parameter by name, a tied head once, on rank 0;
+        with LoRA the update is merged in.
 
         Other ranks iterate too, because ZeRO-3 gathers parameter by parameter; they get empty
         tensors. Only one whole parameter at a time stands in device memory.
         """
-        for name, parameter in self.engine.module.named_parameters():
-            with compat.gathered([parameter], self.config.zero_stage):
+        for weight in plain_weights(self.engine.module):
+            with compat.gathered(weight.parts, self.config.zero_stage):
                 if self.rank == 0:
-                    yield name, parameter.detach().to("cpu", copy=True).contiguous()
+                    yield weight.name, weight.tensor().to(device, copy=True).contiguous()
                 else:
-                    yield name, torch.empty(0)
+                    yield weight.name, torch.empty(0)
+
+    def adapter_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """As `named_weights`, of the adapters alone, named as in a peft adapter file."""
+        for name, parameter in self.engine.module.named_parameters():
+            if parameter.requires_grad:
+                with compat.gathered([parameter], self.config.zero_stage):
+                    if self.rank == 0:
+                        whole = parameter.detach().to("cpu", copy=True).contiguous()
+                        yield adapter_name(name), whole
+                    else:
+                        yield adapter_name(name), torch.empty(0)
 
     def save_shards(self, directory: Path, extra: dict[str, Any]) -> None:
         """This rank's part of a checkpoint: weights, optimiser, schedule, step, RNG, `extra`."""
         save_shards(self.engine, directory, self.step, extra)
 
-    def load_shards(self, directory: Path) -> dict[str, Any]:
-        """Restore what `save_shards` wrote; returns `extra`."""
-        self.step, extra = load_shards(self.engine, directory)
+    def load_shards(self, directory: Path, universal: bool = False) -> dict[str, Any]:
+        """Restore what `save_shards` wrote, or `to_universal` made of it; returns `extra`."""
+        self.step, extra = load_shards(self.engine, directory, universal)
         return extra
 
     def close(self) -> None:

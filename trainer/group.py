@@ -5,6 +5,7 @@ Imports neither torch nor DeepSpeed: those live in the ranks.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ import ray
 import ray.exceptions
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from rollout.policy.broadcast import Broadcast
 from trainer.batch import TrainBatch
 from trainer.checkpoint import layout_of, seal, staging, verify
 from trainer.config import TrainerConfig
@@ -104,6 +106,27 @@ class TrainerGroup:
         """Write the weights to the safetensors file `path` with its marker; the fingerprint."""
         return str(self._call("publish", str(Path(path).resolve()))[0])
 
+    def publish_adapter(self, directory: str | Path) -> str:
+        """Write the adapters as a peft directory; the fingerprint of adapter_model.safetensors."""
+        return str(self._call("publish_adapter", str(Path(directory).resolve()))[0])
+
+    def prepare_broadcast(self, receivers: int) -> Broadcast:
+        """What engines need to receive the weights: `receivers` worker processes of all engines."""
+        host, port = self._call_one(0, "address")
+        return Broadcast(
+            host=host,
+            port=port,
+            receivers=receivers,
+            backend="nccl" if self.config.device == "cuda" else "gloo",
+            timeout_s=self.config.publish_timeout_s,
+            buckets=self._call_one(0, "buckets"),
+        )
+
+    def broadcast(self, plan: Broadcast) -> str:
+        """Send the weights while the engines receive `plan`; the fingerprint. PublishError names what
+        did not arrive."""
+        return str(self._call("broadcast", plan)[0])
+
     def export_hf(self, directory: str | Path) -> None:
         """Write a Hugging Face model directory that any engine loads."""
         self._call("export_hf", str(Path(directory).resolve()))
@@ -119,10 +142,25 @@ class TrainerGroup:
         seal(beside, target, layout_of(self.config), steps[0])
 
     def load_checkpoint(self, directory: str | Path) -> dict[str, Any]:
-        """Verify and restore a checkpoint; returns its `extra`. CheckpointError names a bad file."""
+        """Verify and restore a checkpoint; returns its `extra`. CheckpointError names a bad file.
+
+        One of another number of ranks is converted beside it first (ZeRO 1, 2 and 3).
+        """
         target = Path(directory).resolve()
-        verify(target, layout_of(self.config))
-        extra: dict[str, Any] = self._call("load_shards", str(target))[0]
+        manifest = verify(target, layout_of(self.config))
+        extra: dict[str, Any]
+        if self.config.zero_stage == 0 or (
+            manifest["layout"]["world_size"] == self.config.world_size
+        ):
+            extra = self._call("load_shards", str(target))[0]
+            return extra
+        beside = target.with_name(target.name + ".universal")
+        shutil.rmtree(beside, ignore_errors=True)
+        try:
+            self._call_one(0, "to_universal", str(target), str(beside))
+            extra = self._call("load_shards", str(beside), True)[0]
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
         return extra
 
     def shutdown(self) -> None:
@@ -133,6 +171,10 @@ class TrainerGroup:
             self._call("close")
         finally:
             self._kill()
+
+    def abort(self) -> None:
+        """End every rank at once, whatever it is doing; calls under way raise TrainerError."""
+        self._kill()
 
     def __enter__(self) -> TrainerGroup:
         return self

@@ -1,25 +1,32 @@
-"""Publication of weights through the file system: one safetensors file and its marker.
+"""Publication of weights: one safetensors file and its marker, an adapter directory, or a broadcast.
 
-The engines that serve the policy read the file and compute its fingerprint again; a version counts
-only where both agree. The marker (`<file>.json`) is written last.
+The engines that serve the policy compute the fingerprint of what they read or receive again; a version
+counts only where both agree. The marker (`<file>.json`) is written last.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save_file
 
 from rollout.buffer_files import fsync
+from rollout.policy.broadcast import Broadcast, Bucket, plan_buckets
+from rollout.policy.collective import BroadcastError, Sender
 from rollout.policy.weights import fingerprint_file
 from trainer.checkpoint import write_json
 from trainer.errors import PublishError
+from trainer.lora import ADAPTER_WEIGHTS, plain_weights, write_adapter_config
+
+if TYPE_CHECKING:
+    from trainer.engine import TrainerEngine
 
 SCHEMA = 1
 
@@ -64,6 +71,42 @@ def publish(weights: Iterable[tuple[str, torch.Tensor]], path: Path, write: bool
         },
     )
     return fingerprint
+
+
+def publish_adapter(engine: TrainerEngine, directory: Path, base: Path, write: bool = True) -> str:
+    """Write the adapters of a TrainerEngine as a peft adapter directory; the fingerprint of their
+    weights, "" on ranks that do not write."""
+    if write:
+        write_adapter_config(engine.engine.module, directory, base)
+    return publish(engine.adapter_weights(), directory / ADAPTER_WEIGHTS, write)
+
+
+def buckets(engine: TrainerEngine) -> tuple[Bucket, ...]:
+    """How `broadcast` cuts the weights of an engine; nothing is gathered."""
+
+    def described() -> Iterator[tuple[str, str, tuple[int, ...], int]]:
+        for weight in plain_weights(engine.engine.module):
+            dtype = weight.parameter.dtype
+            size = math.prod(weight.shape) * dtype.itemsize
+            yield weight.name, str(dtype).removeprefix("torch."), weight.shape, size
+
+    return plan_buckets(described(), engine.config.publish_bucket_bytes)
+
+
+def broadcast(engine: TrainerEngine, plan: Broadcast) -> str:
+    """Send the weights to the engines that receive `plan`; the fingerprint on rank 0, else "".
+
+    All ranks gather, rank 0 sends. Raises PublishError there, when all ranks are through, where an
+    engine did not take part.
+    """
+    sender = Sender(plan, engine.device) if engine.rank == 0 else None
+    for name, tensor in engine.named_weights(engine.device):
+        if sender is not None:
+            sender.add(name, tensor)
+    try:
+        return "" if sender is None else sender.finish()
+    except BroadcastError as error:
+        raise PublishError(str(error), engine.rank) from error
 
 
 def read_marker(path: Path) -> dict[str, Any]:

@@ -61,3 +61,15 @@ class WarmstartConfig(BaseModel):
     prompt_weight: float = Field(0.5, ge=0)
     seed: int = Field(0, ge=0)
     threads: int = Field(2, ge=1)
+
+
+class FinetuneConfig(BaseModel):
+    """Supervised training of a model on what was sampled in successful episodes, tokens as they are."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    lr: float = Field(1e-5, gt=0)
+    batch_size: int = Field(8, ge=1)
+    epochs: float = Field(1.0, gt=0)
+    seed: int = Field(0, ge=0)
+    threads: int = Field(2, ge=1)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rollout.policy.broadcast import Broadcast, Bucket
 from trainer.batch import TrainBatch
 from trainer.config import TrainerConfig
 
@@ -54,6 +55,7 @@ class RankWorker:
             "layout": self._engine.layout,
             "layout_reason": self._engine.layout_reason,
             "parity": self._engine.parity,
+            "peak_flops": self._engine.peak_flops,
         }
 
     def behaviour_logprobs(self, batch: TrainBatch) -> tuple[np.ndarray, np.ndarray]:
@@ -75,6 +77,25 @@ class RankWorker:
 
         return publish(self._engine.named_weights(), Path(path), write=self._rank == 0)
 
+    def publish_adapter(self, directory: str) -> str:
+        """As `publish`, of the adapters alone."""
+        from trainer.publish import publish_adapter
+
+        return publish_adapter(
+            self._engine, Path(directory), Path(self._model_path), write=self._rank == 0
+        )
+
+    def buckets(self) -> tuple[Bucket, ...]:
+        from trainer.publish import buckets
+
+        return buckets(self._engine)
+
+    def broadcast(self, plan: Broadcast) -> str:
+        """The fingerprint on rank 0, "" elsewhere."""
+        from trainer.publish import broadcast
+
+        return broadcast(self._engine, plan)
+
     def export_hf(self, directory: str) -> None:
         from trainer.publish import export_hf
 
@@ -91,8 +112,13 @@ class RankWorker:
         self._engine.save_shards(Path(directory), extra)
         return int(self._engine.step)
 
-    def load_shards(self, directory: str) -> dict[str, Any]:
-        extra: dict[str, Any] = self._engine.load_shards(Path(directory))
+    def to_universal(self, source: str, target: str) -> None:
+        from trainer.universal import to_universal
+
+        to_universal(Path(source), Path(target))
+
+    def load_shards(self, directory: str, universal: bool = False) -> dict[str, Any]:
+        extra: dict[str, Any] = self._engine.load_shards(Path(directory), universal)
         return extra
 
     def close(self) -> None:

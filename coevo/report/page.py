@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import os
-import secrets
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 from coevo.compare import compare
 from coevo.report.data import payload
 from coevo.runs import Run, load_run
+from harness.atomic import write_atomic
 
 _SCRIPTS = ("charts.js", "page.js")
 
@@ -59,11 +58,5 @@ def write_report(
 ) -> Path:
     """Write the report on `runs` (loaded, or directories) to `out`, whole or not at all."""
     text = render_report(runs, title, reference)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    beside = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, out)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_atomic(out, text.encode())
     return out

@@ -1,8 +1,9 @@
 """The engine: one round of evolution of whatever recipe, over its parts.
 
-Source: HarnessX §4 (algorithm), with ours: every round that ships nothing uses up patience, and
-candidates are rolled out before they ship. Deterministic given the episodes, the evaluator and
-`rng`; each paid step is journaled, so a killed round resumes and pays nothing twice.
+Source: HarnessX §4 (algorithm), with ours: every round that ships nothing uses up patience, a stop
+is tried again once the policy has changed, candidates are rolled out before they ship, and what
+shipped is held against the best harness before it. Deterministic given the episodes, the evaluator
+and `rng`; each paid step is journaled, so a killed round resumes and pays nothing twice.
 """
 
 from __future__ import annotations
@@ -10,41 +11,22 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
+from harness.evolve.drift import DriftReport, drift_test
 from harness.evolve.journal import Journal
-from harness.evolve.meta import edit_key
-from harness.evolve.pairing import pair
-from harness.evolve.parts import Ask, Evaluate, GateEvidence, Situation
+from harness.evolve.judging import Judge
+from harness.evolve.ledger import Judged, history_record
+from harness.evolve.meta import Memory, edit_key
+from harness.evolve.pairing import paired_draw
+from harness.evolve.parts import Evaluate, EvolutionInfraError, PartFailed, Situation, Variant
 from harness.evolve.recipe import Parts, Recipe
-from harness.evolve.records import (
-    Candidate,
-    Digest,
-    Episode,
-    EvalRequest,
-    HistoryRecord,
-    Landscape,
-    PairedResult,
-    Purpose,
-    Verdict,
-    decode,
-    encode,
-)
-from harness.evolve.screens.dynamic import SmokeLost
-from harness.evolve.state import (
-    CandidateReport,
-    EvolutionResult,
-    EvolutionState,
-    Outcome,
-    candidate_from_json,
-    candidate_to_json,
-)
+from harness.evolve.records import Digest, Episode, EvalRequest, Landscape
+from harness.evolve.state import EvolutionResult, EvolutionState, Outcome
+from harness.evolve.steps import RolloutBudget, Steps
 
-NOT_YET = ("not judged yet",)
-
-
-class PairsLost(RuntimeError):
-    """Infrastructure errors took away too many pairs for a verdict."""
+if TYPE_CHECKING:
+    from harness.evolve.llm.client import Chat
 
 
 async def evolve(
@@ -56,35 +38,84 @@ async def evolve(
     journal: Journal,
     rng: random.Random,
     deny: Sequence[str] = (),
+    *,
+    policy_version: int = 0,
+    llm: Chat | None = None,
+    max_rollouts: int | None = None,
 ) -> EvolutionResult:
-    """One round: digest the incumbent's episodes, propose, screen, judge, place.
+    """One round: digest a variant's episodes, propose, criticise, screen, judge, place.
 
-    evaluate: rolls an `EvalRequest` out, on the policy of this round. rng: one number is drawn
-    from it. deny: terms that no edit may contain. The result's state belongs to round + 1; an
-    `aborted` round leaves the state as it was.
+    episodes: of every variant, each on the tasks that it serves. evaluate: rolls an `EvalRequest`
+    out, on the policy of this round. rng: one number is drawn from it. deny: terms that no edit may
+    contain. max_rollouts: that evolution may ask for in the whole run. The result's state belongs
+    to round + 1; an `aborted` round leaves the state as it was.
     """
     if parts is None:
-        return EvolutionResult("off", f"recipe {recipe.name} evolves nothing", _next(state))
-    if state.memory.idle >= recipe.patience:
-        why = f"{state.memory.idle} rounds without a ship; patience is {recipe.patience}"
-        return EvolutionResult("stopped", why, _next(state))
-    own = tuple(item for item in episodes if item.harness_id == state.incumbent.id)
+        return EvolutionResult("off", f"recipe {recipe.name} evolves nothing", state.next())
+    memory = state.memory
+    drifts = bool(recipe.drift_every) and memory.since_drift + 1 >= recipe.drift_every
+    why = sat_out(memory, recipe, state.round, policy_version)
+    if why and not (drifts and any(map(_moved, state.variants))):
+        since = memory.since_drift + 1 if recipe.drift_every else 0
+        return EvolutionResult("stopped", why, state.next(replace(memory, since_drift=since)))
+    ids = {variant.bundle.id for variant in state.variants}
+    own = tuple(item for item in episodes if item.harness_id in ids)
     if not any(item.scored for item in own):
+        names = ", ".join(sorted(id[:12] for id in ids))
         why = (
-            f"none of {len(episodes)} episodes is a scored run of the incumbent "
-            f"{state.incumbent.id[:12]}; run the round's rollouts again"
+            f"none of {len(episodes)} episodes is a scored run of the incumbent {names}; run the "
+            "round's rollouts again"
         )
         return EvolutionResult("aborted", why, state)
+    routing = parts.router.observe(state.variants, memory.routing, own)
+    memory = replace(memory.observe(own), routing=routing)
+    chosen = neediest(state.variants, own, memory)
+    variant = state.variants[chosen]
     at = Situation(
         round=state.round,
-        incumbent=state.incumbent,
-        episodes=own,
-        memory=state.memory.observe(own),
+        incumbent=variant.bundle,
+        episodes=tuple(item for item in own if item.harness_id == variant.bundle.id),
+        memory=memory.of(variant.name),
         seed=rng.getrandbits(63),
         deny=tuple(deny),
         room=parts.router.room(state.variants),
+        llm=llm,
     )
-    return await _Round(recipe, parts, state, at, evaluate, journal).run()
+    steps = Steps(parts, at, evaluate, journal, RolloutBudget(max_rollouts, memory.rollouts))
+    return await _Round(recipe, parts, state, memory, chosen, steps, policy_version).run(
+        why, drifts
+    )
+
+
+def sat_out(memory: Memory, recipe: Recipe, round: int, policy_version: int) -> str:
+    """Why the round is sat out: patience is used up. "" where it is not, or where the policy has
+    changed since the last try and `retry_after` rounds were sat out."""
+    if memory.idle < recipe.patience:
+        return ""
+    why = f"{memory.idle} rounds without a ship; patience is {recipe.patience}"
+    if memory.last_try is None:
+        return why
+    tried, version = memory.last_try
+    return "" if version != policy_version and round - tried > recipe.retry_after else why
+
+
+def neediest(variants: Sequence[Variant], episodes: Sequence[Episode], memory: Memory) -> int:
+    """The variant with the most actionable weight among its tasks: 1.0 where all runs fail, 0.8
+    where some do; divided by 1 + the rounds in which work on it shipped nothing, so that a hopeless
+    one does not hold the others up. Ties to the older."""
+
+    def weight(variant: Variant) -> float:
+        runs: dict[str, list[bool]] = {}
+        for item in episodes:
+            if item.scored and item.harness_id == variant.bundle.id:
+                runs.setdefault(item.task, []).append(item.success)
+        total = sum(0.0 if all(r) else 0.8 if any(r) else 1.0 for r in runs.values())
+        return total / (1 + memory.attempts.get(variant.bundle.id, 0))
+
+    # A variant without a scored run this round cannot be worked on.
+    ran = {item.harness_id for item in episodes if item.scored}
+    open_ = [n for n, variant in enumerate(variants) if variant.bundle.id in ran]
+    return max(open_, key=lambda n: (weight(variants[n]), -n))
 
 
 class _Round:
@@ -93,286 +124,156 @@ class _Round:
         recipe: Recipe,
         parts: Parts,
         state: EvolutionState,
-        at: Situation,
-        evaluate: Evaluate,
-        journal: Journal,
+        memory: Memory,
+        chosen: int,
+        steps: Steps,
+        policy_version: int,
     ) -> None:
-        self.recipe, self.parts, self.state, self.at = recipe, parts, state, at
-        self._evaluate, self.journal = evaluate, journal
+        self.recipe, self.parts, self.state, self.memory = recipe, parts, state, memory
+        self.chosen, self.steps, self.at, self.version = chosen, steps, steps.at, policy_version
+        self.variants = state.variants
+        self.judge = Judge(recipe, parts, steps, state.variants, memory.routing, chosen)
         self.digest: Digest | None = None
         self.landscape: Landscape | None = None
-        self.reports: dict[str, CandidateReport] = {}
-        self.rolled: dict[str, tuple[Episode, ...]] = {}  # journal key -> episodes, in order
-        self.select_episodes: tuple[Episode, ...] = ()
+        self.drift: list[DriftReport] = []
 
-    async def run(self) -> EvolutionResult:
+    async def run(self, stopped: str, drifts: bool) -> EvolutionResult:
+        """stopped: why the round is sat out but for its drift test; "" where it is not."""
         try:
-            outcome, reason = await self.rounds()
-        except (PairsLost, SmokeLost) as error:
-            return EvolutionResult(
-                "aborted", str(error), self.state, self.final(), self.digest, self.landscape,
-                self.episodes(),
-            )  # fmt: skip
+            outcome, reason = await self.phases(stopped, drifts)
+        except EvolutionInfraError as error:
+            return self.result("aborted", str(error), self.state)
+        except PartFailed as error:
+            outcome, reason = "no_op", error.reason
         return self.close(outcome, reason)
 
-    async def rounds(self) -> tuple[Outcome, str]:
-        digest = self.digest = await self.digested()
+    async def phases(self, stopped: str, drifts: bool) -> tuple[Outcome, str]:
+        if drifts:
+            await self.test_drift()
+            if lost := [item for item in self.drift if item.decision == "roll_back"]:
+                return "rolled_back", "; ".join(f"{i.variant}: {i.reason}" for i in lost)
+        if stopped:
+            return "stopped", stopped
+        digest = self.digest = await self.steps.digest()
         if digest.actionability < self.recipe.min_actionability:
             least = self.recipe.min_actionability
             return "no_op", f"actionability {digest.actionability:g} is below {least:g}"
-        landscape = self.landscape = await self.planned(digest)
+        landscape = self.landscape = await self.steps.plan(digest)
         if not landscape.objectives:
             return "no_op", "no failure category is worth an edit"
-        candidates = await self.proposed(digest, landscape)
+        candidates = await self.steps.propose(digest, landscape)
         if not candidates:
             return "no_op", "no candidate was left to propose"
+        reviewed = await self.steps.review(digest, landscape, candidates)
+        self.judge.criticised(reviewed)
+        if not reviewed.ranked:
+            return "no_op", f"the critic let none of {len(candidates)} candidates go on"
         tasks = self.parts.selector.select(self.at)
         if not tasks:
             return "no_op", "no task was selected to judge candidates on"
-        passed = [item for item in candidates if await self.screened(item, "proposal")]
+        ranked = reviewed.ranked
+        passed = [item for item in ranked if await self.judge.screened(item, "proposal")]
         if not passed:
-            return "rejected", f"none of {len(candidates)} candidates passed the screens"
-        evidence = await self.selected(passed, tasks)
-        return await self.judged(evidence, tasks)
+            return "rejected", f"none of {len(ranked)} candidates passed the screens"
+        return await self.judge.judge(passed, tasks)
 
-    # --- evidence and candidates, each paid once ---
-
-    async def digested(self) -> Digest:
-        async def compute() -> Any:
-            return encode(await self.parts.analyst.digest(self.at))
-
-        return decode(Digest, await self.once("digest", self.parts.analyst, None, compute))
-
-    async def planned(self, digest: Digest) -> Landscape:
-        async def compute() -> Any:
-            return encode(await self.parts.director.plan(self.at, digest))
-
-        inputs = encode(digest)
-        return decode(Landscape, await self.once("plan", self.parts.director, inputs, compute))
-
-    async def proposed(self, digest: Digest, landscape: Landscape) -> tuple[Candidate, ...]:
-        async def compute() -> Any:
-            found = await self.parts.proposer.propose(self.at, digest, landscape)
-            return [candidate_to_json(item) for item in found]
-
-        inputs = [encode(digest), encode(landscape)]
-        found = await self.once("propose", self.parts.proposer, inputs, compute)
-        return tuple(candidate_from_json(item, self.at.incumbent) for item in found)
-
-    async def once(self, step: str, part: Any, inputs: Any, compute: Any) -> Any:
-        """Journal a step of a part under all that it can see."""
-        seen = {
-            "part": [type(part).__name__, part.model_dump(mode="json")],
-            "incumbent": self.at.incumbent.id,
-            "episodes": [encode(item) for item in self.at.episodes],
-            "memory": encode(self.at.memory),
-            "seed": self.at.seed,
-            "inputs": inputs,
-        }
-        return await self.journal.once(f"{self.at.round}/{step}", seen, compute)
-
-    async def evaluate(self, request: EvalRequest) -> tuple[Episode, ...]:
-        """Roll out, once; a request that infrastructure took away wholly is not kept."""
-        lost: list[Episode] = []
-
-        async def compute() -> Any:
-            runs = list(await self._evaluate(request))
-            if runs and not any(run.scored for run in runs):
-                lost.extend(runs)
-                raise PairsLost(
-                    f"{request.purpose} draw {request.draw}: all {len(runs)} rollouts ended in "
-                    "infra_error; mend the infrastructure and resume the round"
-                )
-            return [encode(run) for run in runs]
-
-        ids = "+".join(bundle.id[:12] for bundle in request.bundles)
-        key = f"{self.at.round}/{request.purpose}/{request.draw}/{ids}"
-        inputs = {"seed": self.at.seed, **request.inputs()}
-        try:
-            found = await self.journal.once(key, inputs, compute)
-        except PairsLost:
-            self.rolled[key] = tuple(lost)
-            raise
-        self.rolled[key] = tuple(decode(Episode, item) for item in found)
-        return self.rolled[key]
-
-    # --- judging ---
-
-    async def screened(self, candidate: Candidate, stage: str) -> bool:
-        """Run the screens of a stage, first failure stops; the report carries the results."""
-        report = self.reports.get(candidate.candidate_id)
-        results = dict(report.screens) if report else {}
-        select = report.select if report else None
-        runs = self.select_episodes if stage == "select" else self.at.episodes
-        decision, reasons = "deferred", NOT_YET
-        for screen in self.parts.screens:
-            if screen.stage != stage:
+    async def test_drift(self) -> None:
+        """Hold every variant that has changed against the best harness before it."""
+        self.memory = replace(self.memory, since_drift=-1)  # `close` counts this round
+        for n, variant in enumerate(self.variants):
+            best = variant.best
+            if best is None or not _moved(variant):
                 continue
-            name = type(screen).__name__
-            results[name] = await screen.check(candidate, self.at, runs, self.evaluate)
-            if not results[name].ok:
-                decision = "no_effect" if stage == "select" else "reject"
-                reasons = (f"{name}: {results[name].note}",)
-                break
-        verdict = Verdict(candidate.candidate_id, decision, reasons)  # type: ignore[arg-type]
-        self.reports[candidate.candidate_id] = CandidateReport(candidate, verdict, results, select)
-        return decision == "deferred"
-
-    async def selected(
-        self, candidates: Sequence[Candidate], tasks: tuple[str, ...]
-    ) -> list[tuple[Candidate, GateEvidence]]:
-        """One select draw for all candidates together: they share the incumbent's runs."""
-        solved = frozenset(run.task for run in self.at.episodes if run.success and run.scored)
-        empty = GateEvidence(
-            candidates[0].candidate_id,
-            stable=self.at.memory.stable(self.at.incumbent.id),
-            solved=solved,
-            rivals=len(candidates),
-            room=self.at.room,
-        )
-        ask = self.parts.acceptor.step(empty)
-        if not isinstance(ask, Ask) or ask.purpose != "select":
-            raise TypeError(
-                f"acceptor {type(self.parts.acceptor).__name__} answered {ask!r} without any "
-                "evidence; it must ask for a select draw first"
+            tasks = self.stable_set(n, variant.bundle.id, best.id)
+            if len(tasks) < self.recipe.drift.min_tasks:
+                continue
+            request = EvalRequest(
+                (best, variant.bundle), "drift", tasks, self.recipe.drift.repeats, draw=0
             )
-        bundles = (self.at.incumbent, *(item.bundle for item in candidates))
-        request = EvalRequest(bundles, "select", tasks, ask.repeats, draw=0)
-        self.select_episodes = await self.evaluate(request)
-        out = []
-        for candidate in candidates:
-            result = self.paired(self.select_episodes, candidate, request)
-            report = self.reports[candidate.candidate_id]
-            self.reports[candidate.candidate_id] = replace(report, select=result)
-            if await self.screened(candidate, "select"):
-                out.append(
-                    (candidate, replace(empty, candidate_id=candidate.candidate_id, select=result))
-                )
-        return out
-
-    async def judged(
-        self, evidence: Sequence[tuple[Candidate, GateEvidence]], tasks: tuple[str, ...]
-    ) -> tuple[Outcome, str]:
-        """Best select result first; the first candidate that the acceptor takes ships."""
-        ranked = sorted(evidence, key=lambda item: (-_gain(item[1]), item[0].candidate_id))
-        confirmed = 0
-        for candidate, seen in ranked:
-            draws: tuple[Episode, ...] = ()
-            draw = 0
-            while isinstance(step := self.parts.acceptor.step(seen), Ask):
-                if not draws:
-                    if confirmed == self.parts.acceptor.max_confirm:
-                        step = Verdict(
-                            candidate.candidate_id,
-                            "deferred",
-                            (f"{confirmed} candidates with a better select draw were confirmed",),
-                        )
-                        break
-                    confirmed += 1
-                draw += 1
-                request = EvalRequest(
-                    (self.at.incumbent, candidate.bundle), "confirm", tasks, step.repeats, draw
-                )
-                fresh = await self.evaluate(request)
-                draws = (*draws, *fresh)
-                confirm = self.paired(draws, candidate, request)
-                seen = replace(seen, confirm=confirm)
-            self.report(candidate, step, seen)
-            if step.decision == "apply":
-                return "applied", f"{candidate.candidate_id}: {step.reasons[0]}"
-            if step.decision == "fork":
-                return "forked", f"{candidate.candidate_id}: {step.reasons[0]}"
-        return "rejected", f"none of {len(self.reports)} candidates passed the gate"
-
-    def paired(
-        self, runs: Sequence[Episode], candidate: Candidate, request: EvalRequest
-    ) -> PairedResult:
-        """Pair the runs of one draw, or of all confirm draws. Raises PairsLost when too few are left."""
-        purpose: Purpose = "confirm" if request.purpose == "confirm" else "select"
-        result = pair(runs, candidate.harness_id, self.at.incumbent.id, purpose)
-        seeds = {(run.task, run.seed) for run in runs}
-        asked = max(len(seeds), len(request.tasks) * request.repeats)
-        if result.pairs < self.recipe.min_pairs * asked:
-            raise PairsLost(
-                f"{candidate.candidate_id}: infrastructure errors left {result.pairs} of {asked} "
-                f"{purpose} pairs; {self.recipe.min_pairs:.0%} are the least for a verdict. Mend "
-                "the infrastructure and resume the round"
+            runs = await self.steps.evaluate(request)
+            name = f"drift test of variant {variant.name}"
+            result = paired_draw(
+                runs, variant.bundle.id, best.id, request, self.recipe.min_pairs, name
             )
-        return replace(result, asked=asked, lost=asked - result.pairs)
+            report = drift_test(
+                variant.name, best.id, variant.bundle.id, variant.drift, result, self.recipe.drift
+            )
+            self.drift.append(report)
+            match report.decision:
+                case "roll_back":
+                    found = self.memory.led_to(variant.bundle.id, best.id)
+                    self.memory = self.memory.given_up(found, self.at.round, result)
+                    changed = Variant(variant.name, best)
+                case "best":
+                    changed = Variant(variant.name, variant.bundle)
+                case "keep":
+                    changed = replace(variant, drift=report.evidence)
+            self.variants = (*self.variants[:n], changed, *self.variants[n + 1 :])
+        self.judge.variants = self.variants
 
-    # --- the end ---
-
-    def report(self, candidate: Candidate, verdict: Verdict, seen: GateEvidence) -> None:
-        before = self.reports[candidate.candidate_id]
-        self.reports[candidate.candidate_id] = replace(
-            before, verdict=verdict, select=seen.select, confirm=seen.confirm
+    def stable_set(self, n: int, *harness_ids: str) -> tuple[str, ...]:
+        """Tasks that variant n serves and that one of these harnesses holds stable; of many, a
+        seeded sample. Those of both: a fair set favours neither."""
+        stable = {task for id in harness_ids for task in self.memory.stable(id)}
+        served = sorted(
+            task
+            for task in stable
+            if self.parts.router.serves(self.variants, self.memory.routing, task) == n
         )
-
-    def final(self) -> tuple[CandidateReport, ...]:
-        return tuple(self.reports[key] for key in sorted(self.reports))
-
-    def episodes(self) -> tuple[Episode, ...]:
-        return tuple(run for runs in self.rolled.values() for run in runs)
+        if len(served) > self.recipe.drift.max_tasks:
+            rng = random.Random(f"{self.at.seed}:drift:{n}")
+            served = sorted(rng.sample(served, self.recipe.drift.max_tasks))
+        return tuple(served)
 
     def close(self, outcome: Outcome, reason: str) -> EvolutionResult:
-        """Place what shipped, say why the rest did not, and remember both."""
-        reports = tuple(self._settled(item) for item in self.final())
-        variants = self.state.variants
-        memory = self.at.memory.observe(self.episodes())
+        """Say why what did not ship did not, and remember it all."""
+        reports = self.judge.final(outcome, reason)
+        episodes = self.steps.episodes()
+        memory = self.memory.observe(episodes)
         for report in reports:
-            key = edit_key(report.candidate.edits)
-            if report.verdict.decision in ("apply", "fork"):
-                variants = self.parts.router.place(variants, report.candidate, report.verdict)
-            if report.verdict.decision == "reject" and report.select is None:
-                memory = memory.refuse(key, self.at.round)
+            refused = report.verdict.decision == "reject" and report.select is None
+            if refused and not report.critic_refused:
+                memory = memory.refuse(edit_key(report.candidate.edits), self.at.round)
+        name = self.state.variants[self.chosen].name
         memory = memory.judged(
-            _record(self.at.round, item) for item in reports if item.select is not None
+            replace(history_record(Judged.of(self.at.round, item)), variant=name)
+            for item in reports
+            if item.select is not None
         )
-        memory = memory.ended(shipped=outcome in ("applied", "forked"))
-        memory = memory.keep({variant.bundle.id for variant in variants})
+        if outcome != "stopped":
+            memory = memory.ended(outcome in ("applied", "forked"), self.at.incumbent.id)
+            memory = replace(memory, last_try=(self.at.round, self.version))
+        placed = self.judge.placement
+        variants = placed.variants if placed else self.variants
+        routing = (
+            placed.routing
+            if placed
+            else self.parts.router.observe(variants, memory.routing, episodes)
+        )
+        memory = replace(
+            memory,
+            routing=routing,
+            rollouts=memory.rollouts + len(episodes),
+            since_drift=memory.since_drift + 1 if self.recipe.drift_every else 0,
+        )
+        alive = [bundle.id for v in variants for bundle in (v.bundle, v.best) if bundle]
+        memory = memory.keep(set(alive))
         state = EvolutionState(self.at.round + 1, variants, memory)
+        return self.result(outcome, reason, state)
+
+    def result(self, outcome: Outcome, reason: str, state: EvolutionState) -> EvolutionResult:
         return EvolutionResult(
-            outcome, reason, state, reports, self.digest, self.landscape, self.episodes()
+            outcome,
+            reason,
+            state,
+            self.judge.final(outcome, reason),
+            self.digest,
+            self.landscape,
+            self.steps.episodes(),
+            self.state.variants[self.chosen].name,
+            tuple(self.drift),
         )
 
-    def _settled(self, report: CandidateReport) -> CandidateReport:
-        """A candidate that the round ended before: deferred, another one shipped."""
-        if report.verdict.decision != "deferred" or report.verdict.reasons != NOT_YET:
-            return report
-        why = ("another candidate shipped first",)
-        return replace(report, verdict=replace(report.verdict, reasons=why))
 
-
-def _next(state: EvolutionState) -> EvolutionState:
-    return state.at(state.round + 1)
-
-
-def _gain(evidence: GateEvidence) -> float:
-    return evidence.select.mean_d if evidence.select else 0.0
-
-
-def _record(round: int, report: CandidateReport) -> HistoryRecord:
-    candidate, verdict = report.candidate, report.verdict
-    impact = candidate.manifest.predicted_impact
-    result = report.confirm or report.select
-    judged = {item.task for item in result.tasks} if result else set()
-    predicted = {*impact.will_unlock, *impact.will_stabilise} & judged
-    cost = None
-    if result and result.incumbent_tokens > 0:
-        cost = result.candidate_tokens / result.incumbent_tokens - 1
-    return HistoryRecord(
-        round=round,
-        candidate_id=candidate.candidate_id,
-        harness_id=candidate.harness_id,
-        parent=candidate.parent,
-        kinds=candidate.manifest.kinds,
-        hypothesis=candidate.manifest.root_cause,
-        edit_key=edit_key(candidate.edits),
-        decision=verdict.decision,
-        delta_score=result.mean_d if result else None,
-        delta_cost=cost,
-        predicted=len(predicted),
-        hits=len(predicted & set(verdict.improved)),
-        improved=verdict.improved,
-        regressed=verdict.regressed,
-    )
+def _moved(variant: Variant) -> bool:
+    return variant.best is not None and variant.best.id != variant.bundle.id

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,15 @@ def digest(value: Any) -> str:
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One answered step. inputs: their sha256. result: JSON values."""
+
+    key: str
+    inputs: str
+    result: Any
 
 
 class Journal:
@@ -56,6 +66,10 @@ class Journal:
             self._append(at, await compute())
         return json.loads(json.dumps(self._entries[at]))
 
+    def results(self) -> Iterator[tuple[str, Any]]:
+        """(key, result) of every step that is kept, oldest first."""
+        return ((key, result) for (key, _), result in self._entries.items())
+
     def _append(self, at: tuple[str, str], result: Any) -> None:
         entry = {"schema": SCHEMA, "key": at[0], "inputs": at[1], "result": result}
         try:
@@ -73,26 +87,36 @@ class Journal:
         self._entries[at] = result
 
     def _read(self, path: Path) -> None:
-        content = path.read_bytes()
-        whole, _, torn = content.rpartition(b"\n")
-        for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
-            try:
-                entry = json.loads(line)
-                if entry["schema"] != SCHEMA:
-                    raise JournalError(
-                        f"{path} line {number}: schema {entry['schema']!r}; this version reads "
-                        f"{SCHEMA}"
-                    )
-                self._entries[entry["key"], entry["inputs"]] = entry["result"]
-            except (ValueError, KeyError, TypeError) as error:
-                if isinstance(error, JournalError):
-                    raise
-                raise JournalError(
-                    f"{path} line {number}: not a journal entry ({error}); restore the file or "
-                    "remove it to run the round anew"
-                ) from error
+        entries, torn = read_entries(path)
+        self._entries = {(entry.key, entry.inputs): entry.result for entry in entries}
         if torn:
             with path.open("r+b") as file:
-                file.truncate(len(content) - len(torn))
+                file.truncate(path.stat().st_size - torn)
                 file.flush()
                 os.fsync(file.fileno())
+
+
+def read_entries(path: Path) -> tuple[tuple[Entry, ...], int]:
+    """The entries of a journal file and the bytes of a torn last line; safe beside its writer.
+
+    Raises JournalError for any other line that is not a journal entry.
+    """
+    content = path.read_bytes()
+    whole, _, torn = content.rpartition(b"\n")
+    entries = []
+    for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
+        try:
+            entry = json.loads(line)
+            if entry["schema"] != SCHEMA:
+                raise JournalError(
+                    f"{path} line {number}: schema {entry['schema']!r}; this version reads {SCHEMA}"
+                )
+            entries.append(Entry(entry["key"], entry["inputs"], entry["result"]))
+        except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, JournalError):
+                raise
+            raise JournalError(
+                f"{path} line {number}: not a journal entry ({error}); restore the file or "
+                "remove it to run the round anew"
+            ) from error
+    return tuple(entries), len(torn)

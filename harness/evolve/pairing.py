@@ -3,12 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from harness.evolve.records import Episode, PairedResult, PairedTask, Purpose
+from harness.evolve.parts import EvolutionInfraError
+from harness.evolve.records import Episode, EvalRequest, PairedResult, PairedTask, Purpose
 
 
 class PairingError(ValueError):
     """Episodes that do not pair: a run twice, or a harness that the comparison does not know."""
+
+
+class PairsLost(EvolutionInfraError):
+    """Infrastructure errors took away too many pairs for a verdict."""
+
+
+def paired_draw(
+    runs: Sequence[Episode],
+    candidate: str,
+    incumbent: str,
+    request: EvalRequest,
+    min_pairs: float,
+    name: str,
+) -> PairedResult:
+    """Pair the runs of one draw, or of all draws like it so far.
+
+    Raises PairsLost, saying `name`, where less than the share `min_pairs` of the pairs is left."""
+    result = pair(runs, candidate, incumbent, request.purpose)
+    asked = max(len({(run.task, run.seed) for run in runs}), len(request.tasks) * request.repeats)
+    if result.pairs < min_pairs * asked:
+        raise PairsLost(
+            f"{name}: infrastructure errors left {result.pairs} of {asked} {request.purpose} pairs; "
+            f"{min_pairs:.0%} are the least for a verdict. Mend the infrastructure and resume the "
+            "round"
+        )
+    return replace(result, asked=asked, lost=asked - result.pairs)
 
 
 def pair(

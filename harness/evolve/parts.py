@@ -7,23 +7,30 @@ roll out is async.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
 
 from harness.bundle import Bundle
+from harness.evolve.drift import DriftEvidence
 from harness.evolve.meta import Memory
 from harness.evolve.records import (
     Candidate,
+    Decision,
     Digest,
     Episode,
     EvalRequest,
     Landscape,
     PairedResult,
+    Review,
     Verdict,
 )
+from harness.evolve.routing import Routing
+
+if TYPE_CHECKING:
+    from harness.evolve.llm.client import Chat
 
 Need = Literal["labels", "repeats", "harness_trace", "sandbox", "llm", "embeddings"]
 NEEDS: dict[str, str] = {
@@ -40,6 +47,23 @@ Evaluate = Callable[[EvalRequest], Awaitable[Sequence[Episode]]]
 episodes with outcome `infra_error`."""
 
 
+class EvolutionInfraError(RuntimeError):
+    """Infrastructure (rollouts, a model endpoint) took away what a verdict needs.
+
+    The round ends `aborted` with this reason: no verdict, the state as before. What was paid for
+    stays journaled, so the round goes on from there once the infrastructure is mended.
+    """
+
+
+class PartFailed(RuntimeError):
+    """A part could not do its step (say, its model's answers stayed malformed). The round ends as
+    a `no_op` with `reason`; what the step cost is charged all the same."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
 class Part(BaseModel):
     """Base of every part."""
 
@@ -53,7 +77,8 @@ class Situation:
 
     episodes: this round's, of the incumbent. seed: of this round's evolution; parts derive their
     own randomness from it. deny: terms that no edit may contain (never shown to a model).
-    room: places left for a fork.
+    room: places left for a fork. llm: the language model of the evolution roles, where the run has
+    one.
     """
 
     round: int
@@ -63,14 +88,31 @@ class Situation:
     seed: int
     deny: tuple[str, ...] = ()
     room: int = 0
+    llm: Chat | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One harness that serves tasks."""
+    """One harness that serves tasks. best: the best harness in its place before it (None: itself),
+    which the drift test holds it against; drift: what those tests have said so far."""
 
     name: str
     bundle: Bundle
+    best: Bundle | None = None
+    drift: DriftEvidence = field(default_factory=DriftEvidence)
+
+    def applied(self, bundle: Bundle) -> Variant:
+        """With another harness in its place, held against the same best one."""
+        return replace(self, bundle=bundle, best=self.best or self.bundle)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What a router did with a candidate. refused: why it has no place for it; "" where it has."""
+
+    variants: tuple[Variant, ...]
+    routing: Routing
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +172,27 @@ class Proposer(Protocol):
     ) -> tuple[Candidate, ...]: ...
 
 
+@runtime_checkable
+class Reviser(Protocol):
+    """A proposer that can also revise one of its candidates; the id stays. None: it gives up."""
+
+    async def revise(
+        self, at: Situation, digest: Digest, landscape: Landscape, candidate: Candidate, note: str
+    ) -> Candidate | None: ...
+
+
+class Critic(Protocol):
+    """Ranks candidates before anything is rolled out; may ask once for a revision."""
+
+    async def review(
+        self,
+        at: Situation,
+        digest: Digest,
+        landscape: Landscape,
+        candidates: tuple[Candidate, ...],
+    ) -> Review: ...
+
+
 class Screen(Protocol):
     """One check; cheapest first in the recipe. stage `proposal`: before paired rollouts, where
     `evaluate` may run smoke tasks. stage `select`: on the select draw, where `episodes` are its."""
@@ -155,12 +218,38 @@ class Acceptor(Protocol):
 
 
 class Router(Protocol):
-    """Which variant serves which task, and what a verdict does to the variants."""
+    """Which variant serves which task, and what a verdict does to the variants. Pure; variants are
+    named by their place in `variants`, the main one first."""
 
-    def room(self, variants: tuple[Variant, ...]) -> int: ...
+    def room(self, variants: Sequence[Variant]) -> int:
+        """Places left for a fork; 0: a candidate that would need one is rejected."""
+        ...
+
+    def route(
+        self, variants: Sequence[Variant], routing: Routing, features: Mapping[str, str]
+    ) -> int:
+        """The variant for a task with these features, seen or not."""
+        ...
+
+    def serves(self, variants: Sequence[Variant], routing: Routing, task: str) -> int:
+        """The variant for a task that ran before, by its key."""
+        ...
+
+    def observe(
+        self, variants: Sequence[Variant], routing: Routing, episodes: Iterable[Episode]
+    ) -> Routing:
+        """Learn from the variants' runs."""
+        ...
 
     def place(
-        self, variants: tuple[Variant, ...], candidate: Candidate, verdict: Verdict
-    ) -> tuple[Variant, ...]: ...
-
-    def route(self, variants: tuple[Variant, ...], episode_features: dict[str, str]) -> int: ...
+        self,
+        variants: Sequence[Variant],
+        routing: Routing,
+        parent: int,
+        candidate: Candidate,
+        decision: Decision,
+        evidence: GateEvidence,
+        episodes: Sequence[Episode],
+    ) -> Placement:
+        """Carry out `apply` or `fork` of a child of variant `parent`; episodes: of all its draws."""
+        ...

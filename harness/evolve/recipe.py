@@ -14,10 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.component import nearest
 from harness.evolve.catalogue import CatalogueError
+from harness.evolve.drift import DriftTest
 from harness.evolve.parts import (
     NEEDS,
     Acceptor,
     Analyst,
+    Critic,
     Director,
     Part,
     Proposer,
@@ -30,9 +32,22 @@ RECIPES = Path(__file__).resolve().parents[2] / "configs" / "evolve"
 
 PARTS: dict[str, dict[str, str]] = {
     "selector": {"batch": "harness.evolve.selectors.batch:Batch"},
-    "analyst": {"rules": "harness.evolve.analysts.rules:Rules"},
-    "director": {"catalogue": "harness.evolve.directors.catalogue:CatalogueDirector"},
-    "proposer": {"catalogue": "harness.evolve.proposers.catalogue:CatalogueProposer"},
+    "analyst": {
+        "rules": "harness.evolve.analysts.rules:Rules",
+        "llm": "harness.evolve.analysts.llm:LLMAnalyst",
+    },
+    "director": {
+        "catalogue": "harness.evolve.directors.catalogue:CatalogueDirector",
+        "llm": "harness.evolve.directors.llm:LLMDirector",
+    },
+    "proposer": {
+        "catalogue": "harness.evolve.proposers.catalogue:CatalogueProposer",
+        "agent": "harness.evolve.proposers.agent:AgentProposer",
+    },
+    "critic": {
+        "rules": "harness.evolve.critics.rules:RulesCritic",
+        "llm": "harness.evolve.critics.llm:LLMCritic",
+    },
     "screens": {
         "manifest": "harness.evolve.screens.static:ManifestComplete",
         "canonical": "harness.evolve.screens.static:CanonicalForm",
@@ -40,18 +55,27 @@ PARTS: dict[str, dict[str, str]] = {
         "build": "harness.evolve.screens.static:Build",
         "handbook": "harness.evolve.screens.static:Handbook",
         "leakage": "harness.evolve.screens.leakage:Leakage",
+        "leakage_llm": "harness.evolve.screens.leakage_llm:LeakageLLM",
+        "protected": "harness.evolve.screens.protected:Protected",
         "smoke": "harness.evolve.screens.dynamic:Smoke",
         "landed": "harness.evolve.screens.dynamic:Landed",
     },
     "acceptor": {
         "paired": "harness.evolve.acceptors.paired:Paired",
         "literal_seesaw": "harness.evolve.acceptors.literal_seesaw:LiteralSeesaw",
+        "revert": "harness.evolve.acceptors.revert:RevertOnLoss",
     },
-    "router": {"single": "harness.evolve.routers.single:Single"},
+    "router": {
+        "single": "harness.evolve.routers.single:Single",
+        "isolated": "harness.evolve.routers.isolated:Isolated",
+    },
 }
 """slot -> name in a recipe -> class."""
 
 SLOTS = tuple(PARTS)
+
+DEFAULTS = {"critic": "rules"}
+"""slot -> the part that stands there where a recipe that evolves names none."""
 
 
 class RecipeError(ValueError):
@@ -70,17 +94,28 @@ class Parts:
     analyst: Analyst
     director: Director
     proposer: Proposer
+    critic: Critic
     screens: tuple[Screen, ...]
     acceptor: Acceptor
     router: Router
 
+    def all(self) -> tuple[Part, ...]:
+        """Every part, the screens last."""
+        slots = [getattr(self, slot) for slot in SLOTS if slot != "screens"]
+        return (*slots, *self.screens)  # type: ignore[arg-type]
+
 
 class Recipe(BaseModel):
     """One method. A slot is a part's name, or `{name: {parameter: value}}`; all slots or none
-    (then evolution is off).
+    (then evolution is off); `critic` is `rules` where it is left out.
 
-    patience: P, no-op rounds in a row before evolution stops. min_actionability: α, below which a
-    round is a no-op. min_pairs: share of asked pairs that must survive infrastructure errors.
+    patience: P, rounds in a row without a ship before evolution stops. retry_after: rounds that a
+    stop lasts before one more is tried, if the policy has changed since the last try; a policy
+    that does not change stops evolution for good. min_actionability: α, below which a round is a
+    no-op. min_pairs: share of asked pairs that must survive infrastructure errors. order: whose
+    first candidate is confirmed first: `gain`, the select draw's, ties by the critic's ranking;
+    `ranking`, the critic's. drift_every: rounds between two drift tests of the incumbents against
+    the best harness before (0: never).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -92,12 +127,17 @@ class Recipe(BaseModel):
     analyst: str | dict[str, dict[str, Any]] | None = None
     director: str | dict[str, dict[str, Any]] | None = None
     proposer: str | dict[str, dict[str, Any]] | None = None
+    critic: str | dict[str, dict[str, Any]] | None = None
     screens: tuple[str | dict[str, dict[str, Any]], ...] = ()
     acceptor: str | dict[str, dict[str, Any]] | None = None
     router: str | dict[str, dict[str, Any]] | None = None
     patience: int = Field(3, ge=1)
+    retry_after: int = Field(2, ge=1)
     min_actionability: float = Field(0.3, ge=0, le=1)
     min_pairs: float = Field(0.8, gt=0, le=1)
+    order: Literal["gain", "ranking"] = "gain"
+    drift_every: int = Field(0, ge=0)
+    drift: DriftTest = DriftTest()
 
     @property
     def off(self) -> bool:
@@ -143,9 +183,9 @@ def parse_recipe(data: object, base: Path, where: str = "") -> tuple[Recipe, Par
     problems: list[str] = []
     built: dict[str, Any] = {}
     for slot in SLOTS:
-        spec = getattr(recipe, slot)
+        spec = getattr(recipe, slot) or DEFAULTS.get(slot)
         if slot == "screens":
-            built[slot] = tuple(_build(slot, item, base, problems) for item in spec)
+            built[slot] = tuple(_build(slot, item, base, problems) for item in recipe.screens)
         elif spec is None:
             problems.append(f"{slot}: missing; one of {', '.join(PARTS[slot])}")
         else:

@@ -21,12 +21,15 @@ R = TypeVar("R")
 INFRA = "infra_error"
 """The outcome that is neither a success nor a failure anywhere."""
 
-Purpose = Literal["select", "confirm", "smoke"]
-Decision = Literal["apply", "fork", "reject", "no_effect", "no_op", "undecided", "deferred"]
+Purpose = Literal["select", "confirm", "smoke", "drift"]
+Decision = Literal[
+    "apply", "fork", "reject", "no_effect", "no_op", "undecided", "deferred", "rolled_back"
+]
 """apply: becomes the incumbent. fork: becomes a variant beside it. reject: measured (or screened)
 and refused. no_effect: its attribution signature never fired. no_op: there was nothing to judge.
 undecided: the gate wants more repeats (never a final decision). deferred: not judged to the end,
-because another candidate shipped or the round's confirmations were used up; it may come again."""
+because another candidate shipped or the round's confirmations were used up; it may come again.
+rolled_back: what was applied since the best harness was given up again by the drift test."""
 
 
 class RecordError(ValueError):
@@ -82,7 +85,7 @@ class EvalRequest:
     """Rollouts that evolution asks for.
 
     Every bundle runs on every task with the same `repeats` seeds, interleaved; `bundles[0]` is the
-    incumbent except in a smoke run. Seeds depend on (round, purpose, draw, task, repeat) only:
+    incumbent except in a smoke run, and the best harness before in a drift test. Seeds depend on (round, purpose, draw, task, repeat) only:
     another `draw` is independent, the same one is the same.
     """
 
@@ -123,6 +126,7 @@ class Evidence:
     category: the leading failure category, "" for none; categories: all that were seen.
     components: ids of the incumbent's parts that the categories implicate. actionability: 1.0
     failed, 0.8 flaky, 0.3 fragile, 0 solid. history: ids of shipped candidates that changed it.
+    finding: the analyst's own words, where it has some.
     """
 
     task: str
@@ -136,6 +140,7 @@ class Evidence:
     excerpts: tuple[Excerpt, ...] = ()
     actionability: float = 0.0
     history: tuple[str, ...] = ()
+    finding: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +163,13 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """One failure category worth an edit: its tasks and its weight (summed actionability)."""
+    """One failure category worth an edit: its tasks and its weight (summed actionability).
+    direction: what to try, in the director's words, where it has some."""
 
     category: str
     tasks: tuple[str, ...]
     weight: float
+    direction: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +257,16 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class Review:
+    """A critic's opinion. ranking: ids of the candidates that go on, best first; empty: a no-op.
+    rejected: id -> reason. revise: id -> what to change; asked at most once a round."""
+
+    ranking: tuple[str, ...] = ()
+    rejected: Mapping[str, str] = field(default_factory=dict)
+    revise: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class PairedTask:
     """One task's paired runs. d = candidate − incumbent pass rate over `repeats` pairs, in [−1, 1]."""
 
@@ -307,7 +324,7 @@ class Verdict:
 class HistoryRecord:
     """One judged candidate. kinds: from the diff. delta_score, delta_cost: ΔS (mean d) and ΔC
     (relative tokens). predicted, hits: tasks that the manifest said would improve, and those that
-    did. edit_key: equal for equal edits."""
+    did. edit_key: equal for equal edits. variant: whose child it is."""
 
     round: int
     candidate_id: str
@@ -323,6 +340,7 @@ class HistoryRecord:
     hits: int = 0
     improved: tuple[str, ...] = ()
     regressed: tuple[str, ...] = ()
+    variant: str = "main"
 
     @property
     def accepted(self) -> bool:

@@ -10,6 +10,7 @@ from harness.bundle import Bundle
 from harness.change import describe
 from harness.edit import EditError, apply
 from harness.edit_json import from_json, to_json
+from harness.evolve.drift import DriftEvidence, DriftReport
 from harness.evolve.meta import Memory
 from harness.evolve.parts import ScreenResult, Variant
 from harness.evolve.records import (
@@ -26,9 +27,15 @@ from harness.evolve.records import (
     encode,
 )
 
-Outcome = Literal["applied", "forked", "rejected", "no_op", "stopped", "off", "aborted"]
-"""stopped: patience is used up, nothing was tried. aborted: infrastructure failed, no verdict, the
-state is as before; run the round again."""
+Outcome = Literal[
+    "applied", "forked", "rolled_back", "rejected", "no_op", "stopped", "off", "aborted"
+]
+"""rolled_back: the drift test put the best harness back, nothing else was tried. stopped: patience
+is used up, nothing was tried. aborted: infrastructure failed, no verdict, the state is as before;
+run the round again."""
+
+STATE_SCHEMA = 2
+"""2: variants carry their best harness and drift evidence; memory knows routing and tries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,42 +59,68 @@ class EvolutionState:
         """The same state in another round (rounds without evolution pass)."""
         return replace(self, round=round)
 
+    def next(self, memory: Memory | None = None) -> EvolutionState:
+        """The same variants in the next round."""
+        return replace(self, round=self.round + 1, memory=memory or self.memory)
+
     def to_json(self) -> dict[str, Any]:
         """JSON values; bundles by id, kept in the harness store."""
         return {
-            "schema": SCHEMA,
+            "schema": STATE_SCHEMA,
             "round": self.round,
-            "variants": [{"name": v.name, "harness_id": v.bundle.id} for v in self.variants],
+            "variants": [
+                {
+                    "name": v.name,
+                    "harness_id": v.bundle.id,
+                    "best": v.best.id if v.best else None,
+                    "drift": encode(v.drift),
+                }
+                for v in self.variants
+            ],
             "memory": encode(self.memory),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], load: Callable[[str], Bundle]) -> EvolutionState:
         """`load`: harness id -> bundle (the store's get). Raises RecordError for another shape."""
-        if data.get("schema") != SCHEMA or set(data) != {"schema", "round", "variants", "memory"}:
+        if data.get("schema") != STATE_SCHEMA:
             raise RecordError(
-                f"evolution state: schema {data.get('schema')!r} with keys {sorted(data)}; this "
-                f"version reads schema {SCHEMA} with round, variants and memory"
+                f"evolution state: schema {data.get('schema')!r}; this version reads schema "
+                f"{STATE_SCHEMA}. Resume the run with the version that wrote it, or start a new one"
             )
-        variants = tuple(Variant(v["name"], load(v["harness_id"])) for v in data["variants"])
+        if set(data) != {"schema", "round", "variants", "memory"}:
+            raise RecordError(
+                f"evolution state: keys {sorted(data)}; expected schema, round, variants and memory"
+            )
+        variants = tuple(
+            Variant(
+                v["name"],
+                load(v["harness_id"]),
+                load(v["best"]) if v["best"] else None,
+                decode(DriftEvidence, v["drift"]),
+            )
+            for v in data["variants"]
+        )
         return cls(data["round"], variants, decode(Memory, data["memory"]))
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateReport:
-    """All that happened to one candidate. screens: name of the screen -> its result."""
+    """All that happened to one candidate. screens: name of the screen -> its result.
+    critic_refused: an opinion, so the same edit may come again."""
 
     candidate: Candidate
     verdict: Verdict
     screens: Mapping[str, ScreenResult] = field(default_factory=dict)
     select: PairedResult | None = None
     confirm: PairedResult | None = None
+    critic_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class EvolutionResult:
     """One round of evolution. state: for the next round. episodes: every rollout that it asked
-    for, the incumbent's included."""
+    for, the incumbent's included. variant: the one that was worked on. drift: its drift tests."""
 
     outcome: Outcome
     reason: str
@@ -96,6 +129,8 @@ class EvolutionResult:
     digest: Digest | None = None
     landscape: Landscape | None = None
     episodes: tuple[Episode, ...] = ()
+    variant: str = "main"
+    drift: tuple[DriftReport, ...] = ()
 
     @property
     def incumbent(self) -> Bundle:
@@ -114,6 +149,9 @@ class EvolutionResult:
             "outcome": self.outcome,
             "reason": self.reason,
             "candidates": [_line(report) for report in self.candidates],
+            "variant": self.variant,
+            "rollouts": len(self.episodes),
+            "drift": [_drift_line(report) for report in self.drift],
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -124,6 +162,8 @@ class EvolutionResult:
             "reason": self.reason,
             "harness_id": self.incumbent.id,
             "rollouts": len(self.episodes),
+            "variant": self.variant,
+            "drift": [encode(report) for report in self.drift],
             "digest": encode(self.digest) if self.digest else None,
             "landscape": encode(self.landscape) if self.landscape else None,
             "candidates": [
@@ -200,4 +240,17 @@ def _line(report: CandidateReport) -> dict[str, Any]:
             if confirm
             else None
         ),
+    }
+
+
+def _drift_line(report: DriftReport) -> dict[str, Any]:
+    return {
+        "variant": report.variant,
+        "harness_id": report.harness_id,
+        "best": report.best,
+        "decision": report.decision,
+        "mean_d": report.result.mean_d,
+        "n": len(report.result.tasks),
+        "e_worse": report.evidence.e_worse,
+        "e_better": report.evidence.e_better,
     }

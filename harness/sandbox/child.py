@@ -20,6 +20,8 @@ from harness.metered import Budgets
 from harness.pipeline import Pipeline, PipelineError
 from harness.runloop import RunResult, run
 from harness.sandbox import protocol
+from harness.sandbox.lines import Lines
+from harness.sandbox.prompts import PromptWriter
 from harness.trace import Trace
 
 _MAX_BUNDLE_LINE = 1 << 30
@@ -28,46 +30,48 @@ _MAX_BUNDLE_LINE = 1 << 30
 class PipeHost:
     """A Host at the other end of a socket; calls may overlap."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-        self.waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self.next_id = 0
+    def __init__(self) -> None:
+        # Ends the process with the socket: where the worker is gone nobody is left to report to.
+        self.lines = Lines(self._line, lambda error: os._exit(0), _MAX_BUNDLE_LINE)
+        self.opening: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._next = 0
+        self._prompts = PromptWriter()
 
     async def model(self, request: ModelRequest) -> ModelReply:
-        reply = await self._ask("model", protocol.dump_model_request(request))
-        return protocol.load_model_reply(reply)
+        asked = self._ask("model", self._prompts.dump(request))
+        self._prompts.sent(request)
+        return protocol.load_model_reply(await self._reply(asked))
 
     async def tool(self, request: ToolRequest) -> ToolReply:
-        return protocol.load_tool_reply(
-            await self._ask("tool", protocol.dump_tool_request(request))
-        )
+        asked = self._ask("tool", protocol.dump_tool_request(request))
+        return protocol.load_tool_reply(await self._reply(asked))
 
-    async def _ask(self, kind: str, request: dict[str, Any]) -> dict[str, Any]:
-        self.next_id += 1
-        id = self.next_id
-        line = protocol.encode({"type": kind, "id": id, "request": request})
-        future = asyncio.get_running_loop().create_future()
-        self.waiting[id] = future
-        self.writer.write(line)
-        await self.writer.drain()
+    def _ask(self, kind: str, request: dict[str, Any]) -> int:
+        self._next += 1
+        self.lines.send(protocol.encode({"type": kind, "id": self._next, "request": request}))
+        return self._next
+
+    async def _reply(self, id: int) -> dict[str, Any]:
+        future = self._waiting[id] = asyncio.get_running_loop().create_future()
         try:
             answer = await future
         finally:
-            del self.waiting[id]
+            del self._waiting[id]
         if "error" in answer:
             raise HostError(answer["error"]["kind"], answer["error"]["message"])
         reply: dict[str, Any] = answer["reply"]
         return reply
 
-    async def listen(self) -> None:
-        """Hand every reply to the call that waits for it; ends the process with the socket."""
-        while line := await self.reader.readline():
-            answer = protocol.decode(line)
-            future = self.waiting.get(answer["id"])
-            if future is not None and not future.done():
-                future.set_result(answer)
-        os._exit(0)  # the worker is gone: nobody is left to report to
+    def _line(self, line: bytes) -> None:
+        """Hand a reply to the call that waits for it."""
+        message = protocol.decode(line)
+        if "id" not in message:
+            self.opening.put_nowait(message)
+            return
+        future = self._waiting.get(message["id"])
+        if future is not None and not future.done():
+            future.set_result(message)
 
 
 def serve(fd: int, *, landlock_abi: int, seccomp: bool) -> None:
@@ -76,29 +80,35 @@ def serve(fd: int, *, landlock_abi: int, seccomp: bool) -> None:
 
 
 async def _episode(fd: int, landlock_abi: int, seccomp: bool) -> None:
-    reader, writer = await asyncio.open_unix_connection(
-        sock=socket.socket(fileno=fd), limit=_MAX_BUNDLE_LINE
+    host = PipeHost()
+    await host.lines.attach(socket.socket(fileno=fd))
+    host.lines.send(
+        protocol.encode({"type": "ready", "landlock": landlock_abi, "seccomp": seccomp})
     )
-    writer.write(protocol.encode({"type": "ready", "landlock": landlock_abi, "seccomp": seccomp}))
-    bundle_line = await reader.readline()
-    start_line = await reader.readline()
-    if not start_line:
-        return
-    task, observation, seed, budgets, level = protocol.load_start(protocol.decode(start_line))
-    trace = Trace("", level)
-    random.seed(seed)
+    record = await host.opening.get()
+    # What a module draws while it is imported depends on the bundle alone: it may be loaded before
+    # its episode is known.
+    random.seed(0)
+    problem, bound, bundle = "", [], Bundle()
     try:
-        bundle = protocol.load_bundle(protocol.decode(bundle_line))
-        bound = build(bundle, allow_own_code=True, traced=level == "full")
-        problems = missing_tools(bound, [tool.name for tool in task.tools])
-        if problems:
-            raise BuildError(problems)
+        bundle = protocol.load_bundle(record)
+        bound = build(bundle, allow_own_code=True, traced=record["traced"])
         pipeline = Pipeline(bound)
     except (BundleError, PipelineError) as error:
-        result = RunResult("harness_error", f"the bundle cannot run: {error}", 0, "")
+        problem = str(error)
+    for _ in range(2):  # the loop looks at the socket in between
+        await asyncio.sleep(0)
+    if host.opening.empty():  # made ahead of its episode
+        await _rehearsal(Pipeline([]), steps=2)
+    task, observation, seed, budgets, level = protocol.load_start(await host.opening.get())
+    random.seed(seed)
+    trace = Trace("", level)
+    if not problem:
+        missing = missing_tools(bound, [tool.name for tool in task.tools])
+        problem = str(BuildError(missing)) if missing else ""
+    if problem:
+        result = RunResult("harness_error", f"the bundle cannot run: {problem}", 0, "")
     else:
-        host = PipeHost(reader, writer)
-        listener = asyncio.create_task(host.listen())
         result = await run(
             pipeline,
             task,
@@ -109,8 +119,7 @@ async def _episode(fd: int, landlock_abi: int, seccomp: bool) -> None:
             files=bundle.contents(),
             trace=trace,
         )
-        listener.cancel()
-    writer.write(
+    host.lines.send(
         protocol.encode(
             {
                 "type": "done",
@@ -119,9 +128,8 @@ async def _episode(fd: int, landlock_abi: int, seccomp: bool) -> None:
             }
         )
     )
-    await writer.drain()
     # Threads or tasks that bundle code left behind get no more time.
-    while writer.transport.get_write_buffer_size():
+    while host.lines.unsent:
         await asyncio.sleep(0)
     os._exit(0)
 
@@ -140,34 +148,53 @@ class Own(Processor):
 
 
 class _Still:
+    """A host that answers at once, through every form that a message takes on its way."""
+
+    def __init__(self) -> None:
+        self.prompts = PromptWriter()
+
     async def model(self, request: ModelRequest) -> ModelReply:
-        return ModelReply("look")
+        _there(self.prompts.dump(request))
+        self.prompts.sent(request)
+        return protocol.load_model_reply(_there(protocol.dump_model_reply(ModelReply("look"))))
 
     async def tool(self, request: ToolRequest) -> ToolReply:
-        return ToolReply("a room", choices=("look",))
+        _there(protocol.dump_tool_request(request))
+        reply = ToolReply("a room", choices=("look",))
+        return protocol.load_tool_reply(_there(protocol.dump_tool_reply(reply)))
+
+
+def _there(record: dict[str, Any]) -> dict[str, Any]:
+    sent = protocol.encode({"id": 1, "reply": record})
+    reply: dict[str, Any] = protocol.decode(sent[:-1])["reply"]
+    return reply
+
+
+async def _rehearsal(pipeline: Pipeline, steps: int) -> RunResult:
+    """An episode of our own. What it imports and caches is ready for the next one, and so are the
+    pages of memory that it writes: after a fork the first write to each costs a copy."""
+    task = TaskView("look", "rehearsal", action_tool="act")
+    start = protocol.dump_start(task, ToolReply("a room"), 0, Budgets(max_steps=steps), "full")
+    task, observation, seed, budgets, level = protocol.load_start(_there(start))
+    result = await run(
+        pipeline, task, observation, _Still(), seed=seed, budgets=budgets, trace=Trace("", level)
+    )
+    _there(protocol.dump_result(result))
+    return result
 
 
 def rehearse() -> None:
-    """Run a tiny episode of our own in this process: what it imports and caches, forks inherit."""
+    """Run a tiny bundle of our own in this process, from which others are forked."""
     sample = Bundle((Component("own", "processor", "own.py:Own"),), {"own.py": File(_SAMPLE)})
-    sent = protocol.encode(protocol.dump_bundle(sample))
-    bundle = protocol.load_bundle(protocol.decode(sent))
-    task = TaskView("look", "rehearsal", action_tool="act")
+    bundle = protocol.load_bundle(_there(protocol.dump_bundle(sample)))
 
     async def episode() -> RunResult:
         ours, theirs = socket.socketpair()
-        with ours, theirs:
-            _, writer = await asyncio.open_unix_connection(sock=ours)
-            writer.close()
-        return await run(
-            Pipeline(build(bundle, allow_own_code=True)),
-            task,
-            ToolReply("a room"),
-            _Still(),
-            seed=0,
-            budgets=Budgets(max_steps=2),
-            trace=Trace("", "full"),
-        )
+        with theirs:
+            host = PipeHost()
+            await host.lines.attach(ours)
+            host.lines.close()
+        return await _rehearsal(Pipeline(build(bundle, allow_own_code=True)), steps=20)
 
     result = asyncio.run(episode())
     if result.status != "truncated":

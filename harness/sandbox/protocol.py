@@ -1,9 +1,10 @@
 """JSON lines between the worker and the harness process, checked strictly on both sides.
 
-child → worker: {"type": "ready", …} once confined, {"type": "model" | "tool", "id", "request"},
-{"type": "done", "result", "harness"}. worker → child: {"type": "start", …}, then for each request
-{"id", "reply"} or {"id", "error": {"kind", "message"}}. A line is at most `MAX_LINE` bytes of UTF-8
-JSON with finite numbers; anything else is a ProtocolError, and never a guess.
+child → worker: {"type": "ready", …} once confined, {"type": "model" | "tool", "id", "request"}
+(see harness.sandbox.prompts for a model's), {"type": "done", "result", "harness"}. worker → child:
+the bundle, the start of the episode, then for each request {"id", "reply"} or {"id", "error":
+{"kind", "message"}}. A line is at most `MAX_LINE` bytes of UTF-8 JSON with finite numbers; anything
+else is a ProtocolError, and never a guess.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 from harness.bundle import Bundle, component_from_record
 from harness.component import File
 from harness.events import Message, TaskView, ToolCallSpec, ToolSpec
-from harness.host import ModelReply, ModelRequest, ToolReply, ToolRequest
+from harness.host import ModelReply, ToolReply, ToolRequest
 from harness.jsonvalue import FrozenDict, freeze, thaw
 from harness.metered import Budgets
 from harness.runloop import STATUSES, RunResult
@@ -39,10 +40,19 @@ class ProtocolError(ValueError):
     """A line from the other side that is not a message of this protocol."""
 
 
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+# Made once: `json.dumps` and `json.loads` with options make one a call.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+
+
 def encode(message: Mapping[str, Any], limit: int = MAX_LINE) -> bytes:
     """One line, newline included. Raises ProtocolError where it is not JSON or too long."""
     try:
-        line = json.dumps(message, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+        line = _ENCODER.encode(message).encode("ascii") + b"\n"
     except (TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"message cannot be sent: {error}") from error
     if len(line) > limit:
@@ -51,11 +61,9 @@ def encode(message: Mapping[str, Any], limit: int = MAX_LINE) -> bytes:
 
 
 def decode(line: bytes) -> dict[str, Any]:
-    """The JSON object of one line. Raises ProtocolError."""
-    if not line.endswith(b"\n"):
-        raise ProtocolError(f"line of {len(line)} bytes has no end; at most {MAX_LINE} are read")
+    """The JSON object of one line, given without its end. Raises ProtocolError."""
     try:
-        value = json.loads(line.decode("utf-8"), parse_constant=_no_constant)
+        value = _DECODER.decode(line.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"{type(error).__name__}: {error} in {line[:80]!r}") from error
     if type(value) is not dict:
@@ -63,11 +71,8 @@ def decode(line: bytes) -> dict[str, Any]:
     return value
 
 
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _get(record: Any, key: str, *kinds: type) -> Any:
+def get(record: Any, key: str, *kinds: type) -> Any:
+    """`record[key]`, of one of `kinds` exactly, text within its limits. Raises ProtocolError."""
     if type(record) is not dict:
         raise ProtocolError(f"a JSON object with {key!r} is expected, not {type(record).__name__}")
     value = record.get(key)
@@ -89,7 +94,7 @@ def _check_text(key: str, value: str) -> None:
 
 
 def _texts(record: Any, key: str) -> tuple[str, ...]:
-    value = _get(record, key, list)
+    value = get(record, key, list)
     for item in value:
         if type(item) is not str:
             raise ProtocolError(f"{key!r} holds {type(item).__name__}; a list of str is expected")
@@ -97,8 +102,9 @@ def _texts(record: Any, key: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _count(record: Any, key: str) -> int:
-    value: int = _get(record, key, int)
+def count(record: Any, key: str) -> int:
+    """`record[key]`, a count. Raises ProtocolError."""
+    value: int = get(record, key, int)
     if not 0 <= value < 1 << 31:
         raise ProtocolError(f"{key!r} is {value}; a count from 0 to 2^31 is expected")
     return value
@@ -106,7 +112,7 @@ def _count(record: Any, key: str) -> int:
 
 def _mapping(record: Any, key: str) -> FrozenDict[str, Any]:
     problems: list[str] = []
-    frozen: FrozenDict[str, Any] = freeze(_get(record, key, dict), key, problems)
+    frozen: FrozenDict[str, Any] = freeze(get(record, key, dict), key, problems)
     if problems:
         raise ProtocolError("; ".join(problems)[:500])
     return frozen
@@ -115,82 +121,59 @@ def _mapping(record: Any, key: str) -> FrozenDict[str, Any]:
 # -- messages and calls -------------------------------------------------------------------------
 
 
-def _dump_calls(calls: tuple[ToolCallSpec, ...]) -> list[dict[str, Any]]:
+def dump_calls(calls: tuple[ToolCallSpec, ...]) -> list[dict[str, Any]]:
     return [{"call_id": c.call_id, "name": c.name, "input": thaw(c.input)} for c in calls]
 
 
-def _load_calls(record: Any) -> tuple[ToolCallSpec, ...]:
+def load_calls(record: Any) -> tuple[ToolCallSpec, ...]:
     return tuple(
-        ToolCallSpec(_get(c, "call_id", str), _get(c, "name", str), _mapping(c, "input"))
-        for c in _get(record, "tool_calls", list)
+        ToolCallSpec(get(c, "call_id", str), get(c, "name", str), _mapping(c, "input"))
+        for c in get(record, "tool_calls", list)
     )
 
 
-def _dump_message(message: Message) -> dict[str, Any]:
+def dump_message(message: Message) -> dict[str, Any]:
     return {
         "role": message.role,
         "content": message.content,
         "choices": list(message.choices),
-        "tool_calls": _dump_calls(message.tool_calls),
+        "tool_calls": dump_calls(message.tool_calls),
         "tool_call_id": message.tool_call_id,
     }
 
 
-def _load_message(record: Any) -> Message:
-    role = _get(record, "role", str)
+def load_message(record: Any) -> Message:
+    """Raises ProtocolError, as all `load_` functions do."""
+    role = get(record, "role", str)
     if role not in ("system", "user", "assistant", "tool"):
         raise ProtocolError(f"'role' is {role[:60]!r}; system, user, assistant or tool is expected")
     return Message(
         role,
-        _get(record, "content", str),
+        get(record, "content", str),
         _texts(record, "choices"),
-        _load_calls(record),
-        _get(record, "tool_call_id", str, type(None)),
+        load_calls(record),
+        get(record, "tool_call_id", str, type(None)),
     )
 
 
-def _dump_tools(tools: tuple[ToolSpec, ...]) -> list[dict[str, Any]]:
+def dump_tools(tools: tuple[ToolSpec, ...]) -> list[dict[str, Any]]:
     return [
         {"name": t.name, "description": t.description, "parameters": thaw(t.parameters)}
         for t in tools
     ]
 
 
-def _load_tools(record: Any) -> tuple[ToolSpec, ...]:
+def load_tools(record: Any) -> tuple[ToolSpec, ...]:
     return tuple(
-        ToolSpec(_get(t, "name", str), _get(t, "description", str), _mapping(t, "parameters"))
-        for t in _get(record, "tools", list)
-    )
-
-
-def dump_model_request(request: ModelRequest) -> dict[str, Any]:
-    return {
-        "step": request.step,
-        "messages": [_dump_message(m) for m in request.messages],
-        "tools": _dump_tools(request.tools),
-        "role": request.role,
-        "max_tokens": request.max_tokens,
-    }
-
-
-def load_model_request(record: Any) -> ModelRequest:
-    """Raises ProtocolError, as all `load_` functions do."""
-    limit = _get(record, "max_tokens", int, type(None))
-    if limit is not None and not 0 < limit < 1 << 31:
-        raise ProtocolError(f"'max_tokens' is {limit}; a positive count or null is expected")
-    return ModelRequest(
-        _count(record, "step"),
-        tuple(_load_message(m) for m in _get(record, "messages", list)),
-        _load_tools(record),
-        _get(record, "role", str),
-        limit,
+        ToolSpec(get(t, "name", str), get(t, "description", str), _mapping(t, "parameters"))
+        for t in get(record, "tools", list)
     )
 
 
 def dump_model_reply(reply: ModelReply) -> dict[str, Any]:
     return {
         "content": reply.content,
-        "tool_calls": _dump_calls(reply.tool_calls),
+        "tool_calls": dump_calls(reply.tool_calls),
         "finish_reason": reply.finish_reason,
         "prompt_tokens": reply.prompt_tokens,
         "sampled_tokens": reply.sampled_tokens,
@@ -199,11 +182,11 @@ def dump_model_reply(reply: ModelReply) -> dict[str, Any]:
 
 def load_model_reply(record: Any) -> ModelReply:
     return ModelReply(
-        _get(record, "content", str),
-        _load_calls(record),
-        _get(record, "finish_reason", str),
-        _count(record, "prompt_tokens"),
-        _count(record, "sampled_tokens"),
+        get(record, "content", str),
+        load_calls(record),
+        get(record, "finish_reason", str),
+        count(record, "prompt_tokens"),
+        count(record, "sampled_tokens"),
     )
 
 
@@ -218,9 +201,9 @@ def dump_tool_request(request: ToolRequest) -> dict[str, Any]:
 
 def load_tool_request(record: Any) -> ToolRequest:
     return ToolRequest(
-        _count(record, "step"),
-        _get(record, "call_id", str),
-        _get(record, "name", str),
+        count(record, "step"),
+        get(record, "call_id", str),
+        get(record, "name", str),
         thaw(_mapping(record, "input")),
     )
 
@@ -236,19 +219,20 @@ def dump_tool_reply(reply: ToolReply) -> dict[str, Any]:
 
 def load_tool_reply(record: Any) -> ToolReply:
     return ToolReply(
-        _get(record, "content", str),
-        _get(record, "is_error", bool),
+        get(record, "content", str),
+        get(record, "is_error", bool),
         _texts(record, "choices"),
-        _get(record, "done", bool),
+        get(record, "done", bool),
     )
 
 
 # -- start and done -----------------------------------------------------------------------------
 
 
-def dump_bundle(bundle: Bundle) -> dict[str, Any]:
-    """The whole bundle as JSON values; files in base64."""
+def dump_bundle(bundle: Bundle, traced: bool = False) -> dict[str, Any]:
+    """The whole bundle as JSON values; files in base64. traced: as `harness.build.build` takes it."""
     return {
+        "traced": traced,
         "components": [thaw(c.record()) for c in bundle.components],
         "files": {
             path: [base64.b64encode(file.content).decode("ascii"), file.executable]
@@ -275,7 +259,7 @@ def dump_start(
         "task": {
             "instruction": task.instruction,
             "environment": task.environment,
-            "tools": _dump_tools(task.tools),
+            "tools": dump_tools(task.tools),
             "action_tool": task.action_tool,
             "max_steps": task.max_steps,
         },
@@ -287,22 +271,22 @@ def dump_start(
 
 
 def load_start(record: Any) -> tuple[TaskView, ToolReply, int, Budgets, Level]:
-    task = _get(record, "task", dict)
-    level = _get(record, "trace_level", str)
+    task = get(record, "task", dict)
+    level = get(record, "trace_level", str)
     if level not in LEVELS:
         raise ProtocolError(f"'trace_level' is {level!r}; one of {', '.join(LEVELS)} is expected")
     view = TaskView(
-        _get(task, "instruction", str),
-        _get(task, "environment", str),
-        _load_tools(task),
-        _get(task, "action_tool", str, type(None)),
-        _count(task, "max_steps"),
+        get(task, "instruction", str),
+        get(task, "environment", str),
+        load_tools(task),
+        get(task, "action_tool", str, type(None)),
+        count(task, "max_steps"),
     )
     return (
         view,
-        load_tool_reply(_get(record, "observation", dict)),
-        _get(record, "seed", int),
-        Budgets(**_get(record, "budgets", dict)),
+        load_tool_reply(get(record, "observation", dict)),
+        get(record, "seed", int),
+        Budgets(**get(record, "budgets", dict)),
         level,
     )
 
@@ -317,14 +301,14 @@ def dump_result(result: RunResult) -> dict[str, Any]:
 
 
 def load_result(record: Any) -> RunResult:
-    status = _get(record, "status", str)
+    status = get(record, "status", str)
     if status not in STATUSES:
         raise ProtocolError(
             f"'status' is {status[:60]!r}; one of {', '.join(STATUSES)} is expected"
         )
     return RunResult(
         status,
-        _get(record, "reason", str)[:MAX_REASON],
-        _count(record, "steps"),
-        _get(record, "output", str),
+        get(record, "reason", str)[:MAX_REASON],
+        count(record, "steps"),
+        get(record, "output", str),
     )

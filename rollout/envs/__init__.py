@@ -20,7 +20,15 @@ def _household(**options: Any) -> Environment:
     return HouseholdEnv(**options)
 
 
-ENVIRONMENTS: Mapping[str, Callable[..., Environment]] = MappingProxyType({"household": _household})
+def _toolbox(**options: Any) -> Environment:
+    from rollout.envs.toolbox import ToolboxEnv
+
+    return ToolboxEnv(**options)
+
+
+ENVIRONMENTS: Mapping[str, Callable[..., Environment]] = MappingProxyType(
+    {"household": _household, "toolbox": _toolbox}
+)
 """Name -> factory. A factory imports its environment when called: optional ones stay optional."""
 
 

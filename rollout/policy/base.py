@@ -1,4 +1,4 @@
-"""The policy engine protocol: prompt token ids in, sampled ids and behaviour log-probs out."""
+"""The engine protocols: token ids in and out with log-probs, or chat messages in and text out."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from harness.events import Message, ToolSpec
+from harness.host import ModelReply
+from rollout.policy.broadcast import Broadcast
+
 
 class EngineError(RuntimeError):
     """The engine could not answer: always an infrastructure error, never the agent's."""
+
+
+class EngineDied(EngineError):
+    """The engine's process is gone; whatever is asked of it later fails, too."""
 
 
 class ContextOverflow(ValueError):
@@ -31,8 +39,11 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Request:
+    """`trajectory`: whose request it is; one trajectory stays on one replica, where its prefix is."""
+
     prompt_ids: tuple[int, ...]
     sampling: Sampling
+    trajectory: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +62,9 @@ class PolicyEngine(Protocol):
 
     async def generate(self, requests: Sequence[Request]) -> list[Sample]: ...
 
-    async def update(self, weights: str, version: int, fingerprint: str) -> None:
-        """Load the safetensors file `weights`, stamp `version`, drop cached prefixes.
+    async def update(self, weights: str | Broadcast, version: int, fingerprint: str) -> None:
+        """Load the safetensors file or adapter directory, or receive the broadcast; stamp `version`,
+        drop cached prefixes.
 
         Raises EngineError when the loaded weights' fingerprint differs."""
         ...
@@ -61,4 +73,23 @@ class PolicyEngine(Protocol):
 
     async def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probs (temperature 1) of tokens 1… of each sequence, for the probe after an update."""
+        ...
+
+    async def shutdown(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """Of `sampling`, a chat engine uses temperature, max_tokens, top_p and, where it can, the seed."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...]
+    sampling: Sampling
+
+
+class ChatEngine(Protocol):
+    """A model without token ids or log-probs: good to act with, never to train."""
+
+    async def chat(self, request: ChatRequest) -> ModelReply:
+        """Raises ContextOverflow and EngineError."""
         ...

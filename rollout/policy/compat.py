@@ -7,6 +7,7 @@ AsyncLLM's (see benchmarks/engine_batches.py), and its batches are the same in e
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.lora.request import LoRARequest
 from vllm.model_executor.model_loader.reload import (
     finalize_layerwise_reload,
     initialize_layerwise_reload,
@@ -31,10 +33,13 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from rollout.policy.base import EngineError, Request, Sample, Sampling
+from rollout.policy.broadcast import Broadcast
+from rollout.policy.collective import BroadcastError, receive
 from rollout.policy.config import VLLMEngineConfig
 from rollout.policy.weights import (
     TensorEntry,
     WeightsError,
+    adapter_rank,
     check_names,
     checkpoint_files,
     fingerprint_file,
@@ -54,7 +59,11 @@ class FileInit(WeightTransferInitInfo):
 
 @dataclass
 class FileUpdate(WeightTransferUpdateInfo):
-    path: str
+    """A file to read, or a broadcast to receive whose weights have `fingerprint`."""
+
+    path: str = ""
+    broadcast: Broadcast | None = None
+    fingerprint: str = ""
 
 
 class FileTransfer(WeightTransferEngine[FileInit, FileUpdate]):
@@ -75,7 +84,13 @@ class FileTransfer(WeightTransferEngine[FileInit, FileUpdate]):
 
     def receive_weights(self, update_info: FileUpdate) -> None:
         model: Any = self.model
-        model.load_weights(_tensors(update_info.path))
+        if update_info.broadcast is None:
+            model.load_weights(_tensors(update_info.path))
+            return
+        name = f"worker {self.parallel_config.rank} of the engine in process {os.getpid()}"
+        model.load_weights(
+            receive(update_info.broadcast, name, self.device, update_info.fingerprint)
+        )
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
@@ -131,6 +146,8 @@ def engine_args(config: VLLMEngineConfig) -> EngineArgs:
     extra: dict[str, Any] = {}
     if config.block_size is not None or config.device == "cpu":
         extra["block_size"] = config.block
+    if config.lora is not None:
+        extra |= {"enable_lora": True, "max_lora_rank": config.lora.rank, "max_loras": 1}
     return EngineArgs(
         model=config.model,
         dtype=config.dtype,
@@ -208,6 +225,9 @@ class VLLMCore:
         self.version = version
         self._vocab: int = self._engine.model_config.get_vocab_size()
         self._expected: dict[str, TensorEntry] = {}
+        self._served_rank = config.lora.rank if config.lora else 0
+        self._adapter: LoRARequest | None = None
+        self._adapters = 0
         self._fingerprint = ""
         if Path(config.model).is_dir():
             files = checkpoint_files(config.model)
@@ -216,6 +236,7 @@ class VLLMCore:
                 self._expected |= read_index(file)
             if self._engine.model_config.hf_config.tie_word_embeddings:
                 self._expected.pop("lm_head.weight", None)
+        self._base = self._fingerprint
         self._broken = ""
 
     def add(self, request_id: str, item: Request | ScoreRequest) -> None:
@@ -231,7 +252,9 @@ class VLLMCore:
                 f"request {request_id} has a token outside the vocabulary of {self._vocab}: ids are "
                 f"{min(ids)}…{max(ids)}; tokenizer and model do not match"
             )
-        self._engine.add_request(request_id, {"prompt_token_ids": list(ids)}, params)
+        self._engine.add_request(
+            request_id, {"prompt_token_ids": list(ids)}, params, lora_request=self._adapter
+        )
 
     def abort(self, request_ids: Sequence[str]) -> None:
         self._engine.abort_request(list(request_ids))
@@ -244,11 +267,21 @@ class VLLMCore:
             if output.finished
         ]
 
-    def update(self, path: str, version: int, fingerprint: str) -> None:
-        """Replace the weights. A refused file leaves the old ones; a failed load breaks the engine.
+    def update(self, path: str | Broadcast, version: int, fingerprint: str) -> None:
+        """Replace the weights, or the adapter where `path` is an adapter directory.
 
-        Raises EngineError: the fingerprint differs, tensors are missing, the file is unreadable.
+        A refused file leaves the old ones; a failed load breaks the engine. Raises EngineError: the
+        fingerprint differs, tensors are missing, the file is unreadable, an adapter does not fit.
         """
+        if isinstance(path, Broadcast):
+            self._receive(path, version, fingerprint)
+            return
+        if Path(path).is_dir():
+            self._update_adapter(Path(path), version, fingerprint)
+            return
+        if self._served_rank:
+            self._drop_adapter(version, fingerprint)
+            return
         try:
             check_names(self._expected, read_index(path))
         except WeightsError as error:
@@ -261,16 +294,91 @@ class VLLMCore:
                     f"weights file {str(path)!r} has fingerprint {found} on engine rank {rank}, the "
                     f"trainer published {fingerprint}; version {version} was not loaded"
                 )
+        self._load({"path": str(path)}, version)
+        self._stamp(version, fingerprint)
+
+    def _receive(self, broadcast: Broadcast, version: int, fingerprint: str) -> None:
+        if self._served_rank:
+            raise EngineError(
+                f"an engine that serves adapters takes no broadcast; version {version} was not loaded: "
+                "publish an adapter, or unset engine.lora"
+            )
+        tensors = {
+            t.name: TensorEntry(t.dtype, t.shape, 0, t.size)
+            for bucket in broadcast.buckets
+            for t in bucket.tensors
+        }
+        try:
+            check_names(self._expected, tensors)
+        except WeightsError as error:
+            raise EngineError(f"{error}; version {version} was not loaded") from error
+        try:
+            self._load({"broadcast": broadcast, "fingerprint": fingerprint}, version)
+        except BroadcastError as error:
+            raise EngineError(f"version {version}: {error}") from error
+        self._stamp(version, fingerprint)
+
+    def _load(self, update: dict[str, Any], version: int) -> None:
         self._broken = f"the load of weights version {version} did not finish; start a new engine"
         self._engine.collective_rpc("start_weight_update")
-        self._engine.collective_rpc("update_weights", kwargs={"update_info": {"path": str(path)}})
+        self._engine.collective_rpc("update_weights", kwargs={"update_info": update})
         self._engine.collective_rpc("finish_weight_update")
+
+    def _update_adapter(self, directory: Path, version: int, fingerprint: str) -> None:
+        if not self._served_rank:
+            raise EngineError(
+                f"{str(directory)!r} is an adapter, but the engine serves none; set engine.lora, or "
+                "publish merged weights"
+            )
+        try:
+            rank = adapter_rank(directory)
+            found = fingerprint_file(directory / "adapter_model.safetensors")
+        except WeightsError as error:
+            raise EngineError(f"{error}; version {version} was not loaded") from error
+        if rank > self._served_rank:
+            raise EngineError(
+                f"the adapter {str(directory)!r} has rank {rank}, engine.lora.rank is "
+                f"{self._served_rank}: raise it; version {version} was not loaded"
+            )
+        if found != fingerprint:
+            raise EngineError(
+                f"the adapter {str(directory)!r} has fingerprint {found}, the trainer published "
+                f"{fingerprint}; version {version} was not loaded"
+            )
+        # A new id each time: vLLM goes on serving the old files of an id that it knows.
+        self._adapters += 1
+        request = LoRARequest(f"version-{version}", self._adapters, str(directory))
+        try:
+            loaded = self._engine.add_lora(request)
+        except (ValueError, RuntimeError, OSError, KeyError) as error:
+            raise EngineError(
+                f"the adapter {str(directory)!r} does not fit the served model ({error}); version "
+                f"{version} was not loaded"
+            ) from error
+        if not loaded:
+            raise EngineError(f"vLLM did not load the adapter {str(directory)!r}")
+        self._adapter = request
+        self._stamp(version, fingerprint)
+
+    def _drop_adapter(self, version: int, fingerprint: str) -> None:
+        if fingerprint != self._base:
+            raise EngineError(
+                f"an engine that serves adapters keeps the weights that it started with "
+                f"({self._base}); whole weights {fingerprint} as version {version} were not loaded: "
+                "publish an adapter, or unset engine.lora"
+            )
+        self._adapter = None
+        self._stamp(version, fingerprint)
+
+    def _stamp(self, version: int, fingerprint: str) -> None:
+        """What is sampled from now on is of this version, and reads no older cache."""
         self._engine.set_weight_version(str(version))
         if not self._engine.reset_prefix_cache():
-            raise EngineError(
+            self._broken = (
                 f"the prefix cache still holds blocks of version {self.version} after the load of "
                 f"version {version}; requests were running"
             )
+            raise EngineError(self._broken)
         self.version, self._fingerprint, self._broken = version, fingerprint, ""
 
     def fingerprint(self) -> str:

@@ -1,11 +1,58 @@
-"""Configuration of the vLLM policy engine, typed; importing it pulls neither vLLM nor torch."""
+"""Configuration of the policy engines, typed; importing it pulls neither vLLM nor torch."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from harness.evolve.llm.config import BudgetConfig, EndpointConfig
+from harness.evolve.llm.errors import LLMSetupError
+
+
+class APIConfig(EndpointConfig):
+    """A hosted model as the task model, for modes that do not train. The fields of an endpoint
+    (see its docstring), and: budget: of one run, over its restarts. concurrency: calls in flight.
+    seed: each request's own is sent along; switch it off where the server refuses it.
+    """
+
+    seed: bool = True
+    budget: BudgetConfig = BudgetConfig()
+    concurrency: int = Field(16, ge=1, le=1024)
+
+    @model_validator(mode="after")
+    def _priced(self) -> Self:
+        if self.budget.money is not None and not self.price_in + self.price_out:
+            raise ValueError(
+                f"budget.money is {self.budget.money:g} but price_in and price_out are 0; set them, "
+                "or limit budget.tokens instead"
+            )
+        return self
+
+    def key(self, env: Mapping[str, str] = os.environ) -> str | None:
+        """The key, None where the endpoint wants none. Raises LLMSetupError where it is not set."""
+        if self.api_key_env is None:
+            return None
+        if not env.get(self.api_key_env):
+            raise LLMSetupError(
+                f"policy.api: the environment variable {self.api_key_env} is not set; export the "
+                "key there, or remove api_key_env where the endpoint wants none"
+            )
+        return env[self.api_key_env]
+
+
+class ServedLoRAConfig(BaseModel):
+    """LoRA adapters served over the model's own weights: a new version is a new adapter.
+
+    rank: the largest that an adapter may have; vLLM takes 8, 16, 32, 64, 128, 256, 320 and 512.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rank: Literal[8, 16, 32, 64, 128, 256, 320, 512] = 16
 
 
 class VLLMEngineConfig(BaseModel):
@@ -15,7 +62,7 @@ class VLLMEngineConfig(BaseModel):
     batching: `serial` runs each `generate` call to its end before the next one starts, so the same
     calls give bit-identical samples whatever their timing; `continuous` lets calls join a running
     batch (more throughput with many small callers, reproducible only where the kernels are
-    batch-invariant).
+    batch-invariant). lora: serve adapters, which `update` then takes instead of whole weights.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -33,6 +80,7 @@ class VLLMEngineConfig(BaseModel):
     chunked_prefill: bool | None = Field(None, description="None: off on CPU, on with CUDA")
     batching: Literal["serial", "continuous"] = "serial"
     tensor_parallel: int = Field(1, ge=1)
+    lora: ServedLoRAConfig | None = None
     threads: int = Field(
         1, ge=1, description="OpenMP threads; more than 1 pays on a quiet host only"
     )
@@ -45,6 +93,11 @@ class VLLMEngineConfig(BaseModel):
         if self.device == "cpu" and self.block % 32:
             raise ValueError(
                 f"block_size is {self.block_size}; vLLM on CPU needs a multiple of 32: use 32"
+            )
+        if self.device == "cpu" and self.tensor_parallel > 1:
+            raise ValueError(
+                f"tensor_parallel is {self.tensor_parallel} with device cpu, where an engine is one "
+                "process: use replicas"
             )
         if self.device == "cpu" and self.chunked_prefill:
             # vLLM rolls a seeded generator back after a partial prefill, which torch's CPU

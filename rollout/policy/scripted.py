@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from rollout.policy.base import ContextOverflow, EngineError, Request, Sample
+from rollout.policy.broadcast import Broadcast
 from rollout.policy.weights import WeightsError, fingerprint_file
 
 
@@ -58,8 +59,10 @@ class ScriptedEngine:
         ids = ids[:limit]
         return Sample(ids, (self._logprob,) * len(ids), "length" if cut else "stop", version)
 
-    async def update(self, weights: str, version: int, fingerprint: str) -> None:
+    async def update(self, weights: str | Broadcast, version: int, fingerprint: str) -> None:
         """Checks the file as a real engine does, and stamps the version."""
+        if isinstance(weights, Broadcast):
+            raise EngineError(f"a scripted engine has no weights to receive: {weights}")
         try:
             found = fingerprint_file(weights)
         except WeightsError as error:
@@ -73,3 +76,6 @@ class ScriptedEngine:
 
     async def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         return [[self._logprob] * (len(sequence) - 1) for sequence in sequences]
+
+    async def shutdown(self) -> None:
+        """Nothing to release."""

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import RayActorError
 
 from rollout.policy.base import ContextOverflow, EngineError, Request, Sample, Sampling
+from rollout.policy.broadcast import Broadcast
 from rollout.policy.config import VLLMEngineConfig
 from rollout.policy.engine_loop import EngineLoop
+from rollout.policy.remote import call, result
 
 T = TypeVar("T")
 
@@ -83,7 +85,7 @@ class VLLMActor:
             self._running().submit([ScoreRequest(sequence) for sequence in sequences])
         )
 
-    async def update(self, weights: str, version: int, fingerprint: str) -> None:
+    async def update(self, weights: str | Broadcast, version: int, fingerprint: str) -> None:
         await asyncio.wrap_future(
             self._running().call(lambda: self._core.update(weights, version, fingerprint))
         )
@@ -167,7 +169,7 @@ class VLLMEngine:
             self._actor.generate.remote(list(requests)), self._config.call_timeout_s, "generate"
         )
 
-    async def update(self, weights: str, version: int, fingerprint: str) -> None:
+    async def update(self, weights: str | Broadcast, version: int, fingerprint: str) -> None:
         await self._call(
             self._actor.update.remote(weights, version, fingerprint),
             self._config.call_timeout_s,
@@ -200,7 +202,7 @@ class VLLMEngine:
         """Finish what is queued, release the engine, end the actor; a dead one is done already."""
         try:
             await asyncio.wait_for(
-                _result(self._actor.shutdown.remote()), self._config.call_timeout_s
+                result(self._actor.shutdown.remote()), self._config.call_timeout_s
             )
         except (RayActorError, TimeoutError):
             pass
@@ -208,29 +210,7 @@ class VLLMEngine:
             ray.kill(self._actor)
 
     async def _call(self, reference: Awaitable[T], timeout_s: float, what: str) -> T:
-        """Await a remote call; whatever ends it early is an EngineError that says so."""
-        try:
-            return await asyncio.wait_for(_result(reference), timeout_s)
-        except TimeoutError as error:
-            raise EngineError(
-                f"engine {self._config.model!r}: {what} gave no answer in {timeout_s:g} s; a start "
-                "may wait for CPUs or GPUs that the Ray cluster does not have free"
-            ) from error
-        except RayTaskError as error:
-            if isinstance(error.cause, EngineError | ValueError):
-                raise error.cause from None
-            raise EngineError(f"engine {self._config.model!r}: {what} failed: {error}") from error
-        except RayActorError as error:
-            raise EngineError(
-                f"engine {self._config.model!r}: its process died during {what} ({error}); start a "
-                "new engine and publish the current weights to it"
-            ) from error
-        except RayError as error:
-            raise EngineError(f"engine {self._config.model!r}: {what} failed: {error}") from error
-
-
-async def _result(reference: Awaitable[T]) -> T:
-    return await reference
+        return await call(reference, timeout_s, f"engine {self._config.model!r}", what)
 
 
 def check_length(tokens: int, max_model_len: int, what: str) -> None:

@@ -83,6 +83,16 @@ def checkpoint_files(directory: str | Path) -> list[Path]:
     return files
 
 
+def adapter_rank(directory: str | Path) -> int:
+    """The rank of a peft adapter directory. Raises WeightsError where its config is none."""
+    path = Path(directory) / "adapter_config.json"
+    try:
+        rank = json.loads(path.read_text(encoding="utf-8"))["r"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise WeightsError(f"{str(path)!r} is no adapter configuration: {error!r}") from error
+    return int(rank)
+
+
 def check_names(expected: Mapping[str, TensorEntry], found: Mapping[str, TensorEntry]) -> None:
     """Refuse a file that lacks or reshapes one of the `expected` tensors (WeightsError).
 

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 300
-VOLATILE = ("wall", "tokens_per_s", "wall_s")
+VOLATILE = ("wall", "tokens_per_s", "mfu", "wall_s", "length_bias")
 
 
 def start(*arguments: str, log: Path) -> subprocess.Popen[bytes]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import ray
 from harness.bundle import dump, load
 from rollout.config import EnvironmentConfig, RolloutConfig
 from rollout.envs import make_env
+from rollout.episode import EpisodeResult
 from rollout.policy.base import EngineError, Request, Sample
 from rollout.pool import RolloutError, RolloutPool
 from rollout.spec import EpisodeSpec, derive_seed
@@ -30,21 +32,35 @@ ENVIRONMENT = EnvironmentConfig(
 class Chooser:
     """Answers with an offered action, by the request's seed. Lives in the worker's process.
 
-    die_once: a file; where it is missing, the 3rd call makes it and ends the process. fail: every
-    call is an engine error.
+    faults: signals by file name; at its 3rd call a process takes the first whose file (in `where`)
+    is not there, makes it and sends itself the signal. fail: every call is an engine error. slow:
+    calls that take so many seconds, by their number.
     """
 
-    def __init__(self, tokenizer: str, die_once: str = "", fail: bool = False) -> None:
-        self._tokenizer, self._die_once, self._fail = tokenizer, die_once, fail
+    def __init__(
+        self,
+        tokenizer: str,
+        where: Path = Path(),
+        faults: Mapping[str, int] | None = None,
+        fail: bool = False,
+        slow: Mapping[int, float] | None = None,
+    ) -> None:
+        self._tokenizer, self._where, self._fail = tokenizer, where, fail
+        self._faults, self._slow = faults or {}, slow or {}
         self._calls = 0
 
     async def generate(self, requests: Sequence[Request]) -> list[Sample]:
         self._calls += 1
         if self._fail:
             raise EngineError("the engine is gone")
-        if self._die_once and self._calls == 3 and not os.path.exists(self._die_once):
-            Path(self._die_once).touch()
-            os._exit(1)
+        for name, number in self._faults.items() if self._calls == 3 else ():
+            try:
+                (self._where / name).touch(exist_ok=False)
+            except FileExistsError:
+                continue
+            os.kill(os.getpid(), number)
+            break
+        await asyncio.sleep(self._slow.get(self._calls, 0))
         renderer = Renderer.from_pretrained(self._tokenizer)
         samples = []
         for request in requests:
@@ -93,12 +109,23 @@ def specs(harness_id: str) -> list[EpisodeSpec]:
     ]
 
 
-def roll(tokenizer: str, bundles: tuple[Path, str], engine: Chooser, **settings: object) -> list:
+def roll(
+    tokenizer: str,
+    bundles: tuple[Path, str],
+    engine: Chooser,
+    seen: list[str] | None = None,
+    **settings: object,
+) -> list:
+    def progress(result: EpisodeResult) -> None:
+        if seen is not None:
+            seen.append(result.trajectory.id)
+
     async def run() -> list:
-        config = RolloutConfig(**{"workers": 2, "concurrency": 4, "max_new_tokens": 24, **settings})
+        config = RolloutConfig(**{"workers": 1, "concurrency": 4, "max_new_tokens": 24, **settings})
         pool = RolloutPool(ENVIRONMENT, config, tokenizer, engine)  # type: ignore[arg-type]
         try:
-            return await pool.run(specs(bundles[1]), bundles[0], "agent")
+            await pool.start()
+            return await pool.run(specs(bundles[1]), bundles[0], "agent", progress)
         finally:
             await pool.close()
 
@@ -112,17 +139,33 @@ def key(results: list) -> list[tuple]:
     ]
 
 
-def test_results_are_the_same_with_one_worker_or_two_and_after_a_workers_death(
-    tokenizer: str, bundles: tuple[Path, str], tmp_path: Path
+@pytest.fixture(scope="module")
+def undisturbed(tokenizer: str, bundles: tuple[Path, str]) -> list:
+    return roll(tokenizer, bundles, Chooser(tokenizer), workers=1, concurrency=3)
+
+
+def test_one_worker_killed_and_one_stopped_change_no_result_and_each_episode_counts_once(
+    tokenizer: str, bundles: tuple[Path, str], tmp_path: Path, undisturbed: list
 ) -> None:
-    one = roll(tokenizer, bundles, Chooser(tokenizer), workers=1, concurrency=3)
-    two = roll(tokenizer, bundles, Chooser(tokenizer))
-    died = roll(tokenizer, bundles, Chooser(tokenizer, die_once=str(tmp_path / "died")))
-    assert (tmp_path / "died").exists()
-    assert key(one) == key(two) == key(died)
-    assert [r.trajectory.id for r in died] == [s.id for s in specs(bundles[1])]
-    assert all(r.trajectory.outcome.kind == "completed" for r in died)
-    assert all("seccomp" in r.trajectory.sandbox for r in died)
+    seen: list[str] = []
+    engine = Chooser(tokenizer, tmp_path, {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP})
+    again = roll(tokenizer, bundles, engine, seen, workers=2, worker_deadline_s=5)
+    assert {file.name for file in tmp_path.iterdir()} == {"killed", "stopped"}
+    assert key(again) == key(undisturbed)
+    assert [r.trajectory.id for r in again] == [s.id for s in specs(bundles[1])]
+    assert sorted(seen) == sorted(s.id for s in specs(bundles[1]))
+    assert all(r.trajectory.outcome.kind == "completed" for r in again)
+    assert all("seccomp" in r.trajectory.sandbox for r in again)
+
+
+def test_an_episode_past_its_deadline_is_given_up_and_tried_again(
+    tokenizer: str, bundles: tuple[Path, str], undisturbed: list
+) -> None:
+    seen: list[str] = []
+    engine = Chooser(tokenizer, slow={2: 3600.0})
+    late = roll(tokenizer, bundles, engine, seen, scheduling="continuous", episode_deadline_s=10)
+    assert key(late) == key(undisturbed)
+    assert sorted(seen) == sorted(s.id for s in specs(bundles[1]))
 
 
 def test_an_engine_that_never_answers_stops_the_phase_and_scores_nothing(

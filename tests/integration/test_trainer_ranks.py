@@ -1,24 +1,20 @@
-"""The trainer on real DeepSpeed: gloo ranks, ZeRO stages, exact resume, Ray."""
+"""The trainer on real DeepSpeed: gloo ranks, ZeRO stages, LoRA, exact resume, other rank counts."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
+import pickle
 import socket
-import subprocess
-import sys
+import threading
+import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from tiny_trainer import random_batch, save_tiny_model
-
-from trainer.config import TrainerConfig
-from trainer.errors import CheckpointError, TrainerError
+import torch
+from rank_pool import RankPool, metrics
+from safetensors.torch import load_file
+from tiny_trainer import save_tiny_model
 
 pytestmark = pytest.mark.slow
 
@@ -32,97 +28,34 @@ LINEAR: dict[str, Any] = {
     "steps_per_round": 1,
 }
 
-RANK_PROGRAM = """
-import json, sys
-from pathlib import Path
-from tiny_trainer import random_batch
-from trainer.checkpoint import layout_of, seal, staging, verify
-from trainer.config import TrainerConfig
-from trainer.engine import TrainerEngine
-from trainer.publish import publish
-
-job = json.loads(sys.argv[1])
-for case in job["cases"]:
-    config = TrainerConfig.model_validate(case["config"])
-    engine = TrainerEngine(config, job["model"])
-    out = Path(case["out"])
-    batch = random_batch(**case.get("batch", {}))
-    if "load" in case:
-        verify(Path(case["load"]), layout_of(config))
-        engine.load_shards(Path(case["load"]))
-    metrics = []
-    for _ in range(case.get("rounds", 1)):
-        metrics += engine.train(batch)
-    publish(engine.named_weights(), out, write=engine.rank == 0)
-    if "save" in case:
-        target = Path(case["save"])
-        beside = staging(target) if engine.rank == 0 else target.with_name(target.name + ".tmp")
-        import torch.distributed
-        torch.distributed.barrier()
-        engine.save_shards(beside, {})
-        torch.distributed.barrier()
-        if engine.rank == 0:
-            seal(beside, target, layout_of(config), engine.step)
-    for _ in range(case.get("more", 0)):
-        metrics += engine.train(batch)
-    if engine.rank == 0:
-        out.with_suffix(".metrics").write_text(json.dumps(metrics))
-engine.close()
-"""
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("model"))
 
 
-def launch(model: Path, world_size: int, cases: list[dict[str, Any]]) -> None:
-    """Run all cases one after another in `world_size` fresh processes."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    for case in cases:
-        case["config"]["world_size"] = world_size
-        case["out"] = str(case["out"])
-    job = json.dumps({"model": str(model), "cases": cases})
-    ranks = []
-    for rank in range(world_size):
-        env = {
-            **os.environ,
-            "RANK": str(rank),
-            "WORLD_SIZE": str(world_size),
-            "LOCAL_RANK": "0",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
-            "PYTHONPATH": str(Path(__file__).parent.parent),
-        }
-        ranks.append(
-            subprocess.Popen(
-                [sys.executable, "-c", RANK_PROGRAM, job],
-                env=env,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
-    outputs = [r.communicate(timeout=600)[0] for r in ranks]
-    for rank, process in enumerate(ranks):
-        assert process.returncode == 0, f"rank {rank}:\n{outputs[rank][-3000:]}"
+def pool(model: Path, world_size: int) -> Iterator[RankPool]:
+    ranks = RankPool(model, world_size)
+    try:
+        yield ranks
+    finally:
+        ranks.kill()
+
+
+@pytest.fixture(scope="module")
+def one(model: Path) -> Iterator[RankPool]:
+    yield from pool(model, 1)
+
+
+@pytest.fixture(scope="module")
+def two(model: Path) -> Iterator[RankPool]:
+    yield from pool(model, 2)
 
 
 def difference(first: Path, second: Path) -> float:
-    from safetensors.torch import load_file
-
     a, b = load_file(first), load_file(second)
     assert a.keys() == b.keys()
     return max(float((a[k] - b[k]).abs().max()) for k in a)
-
-
-def metrics(out: Path) -> list[dict[str, float]]:
-    found: list[dict[str, float]] = json.loads(out.with_suffix(".metrics").read_text())
-    return found
 
 
 # Eight rows of 20 tokens, the last of which is not run: 19, 4·19 and 8·19 tokens a micro-batch.
@@ -132,9 +65,9 @@ RAGGED = {"trajectories": 7, "segments": 2}
 
 
 def test_the_cut_into_micro_batches_ranks_and_zero_stages_does_not_change_the_gradient(
-    model: Path, tmp_path: Path
+    model: Path, one: RankPool, two: RankPool, tmp_path: Path
 ) -> None:
-    one = [
+    cuts = [
         {"config": {**LINEAR, "micro_batch_tokens": n}, "batch": EQUAL, "out": tmp_path / f"1x{n}"}
         for n in (19, 76, 152)
     ]
@@ -146,8 +79,8 @@ def test_the_cut_into_micro_batches_ranks_and_zero_stages_does_not_change_the_gr
         }
         for p in ("packed", "padded")
     ]
-    launch(model, 1, one + layouts)
-    two = [
+    one.run(*cuts, *layouts)
+    stages = [
         {
             "config": {**LINEAR, "zero_stage": z, "micro_batch_tokens": 76},
             "batch": EQUAL,
@@ -163,7 +96,7 @@ def test_the_cut_into_micro_batches_ranks_and_zero_stages_does_not_change_the_gr
         }
         for z in range(4)
     ]
-    launch(model, 2, two + ragged)
+    two.run(*stages, *ragged)
     start = model / "model.safetensors"
     assert difference(tmp_path / "1x19", start) > 1e-2
     assert metrics(tmp_path / "1x19")[0]["micro_batches"] == 8
@@ -177,23 +110,55 @@ def test_the_cut_into_micro_batches_ranks_and_zero_stages_does_not_change_the_gr
             metrics(tmp_path / o)[0][name] for o in ("packed", "padded", "ragged0", "ragged3")
         ]
         assert values == pytest.approx([values[0]] * 4, abs=1e-5), name
+    # An odd number over two ranks: one of them runs a dummy beside the other's last.
+    assert metrics(tmp_path / "ragged3")[0]["micro_batches"] % 2 == 1
     norms = [metrics(tmp_path / f"ragged{z}")[0]["grad_norm"] for z in range(4)]
     assert norms == pytest.approx([norms[0]] * 4, rel=1e-4)
 
 
-def test_the_sequence_ratio_sums_a_trajectory_over_ranks(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("aggregation", ["token", "trajectory"])
+def test_the_cut_into_segments_does_not_change_the_gradient(
+    model: Path, one: RankPool, two: RankPool, tmp_path: Path, aggregation: str
+) -> None:
+    def case(name: str, split: bool, stage: int = 0) -> dict[str, Any]:
+        config = {**LINEAR, "aggregation": aggregation, "zero_stage": stage}
+        return {"config": config, "two_turns": split, "out": tmp_path / name}
+
+    one.run(case("whole", False), case("split", True))
+    two.run(case("split2", True, 2), case("whole3", False, 3))
+    assert difference(tmp_path / "whole", model / "model.safetensors") > 1e-2
+    for other in ("split", "split2", "whole3"):
+        assert difference(tmp_path / "whole", tmp_path / other) < 1e-6, other
+
+
+def test_rewards_that_differ_by_rounding_train_nothing(
+    model: Path, two: RankPool, tmp_path: Path
+) -> None:
+    case = {"config": {"zero_stage": 2, "lr": 1.0}, "batch": {"near_equal": True}}
+    two.run({**case, "out": tmp_path / "out"})
+    assert {m["skipped"] for m in metrics(tmp_path / "out")} == {1.0}
+    assert difference(tmp_path / "out", model / "model.safetensors") == 0
+
+
+def test_the_sequence_ratio_sums_a_trajectory_over_ranks(
+    one: RankPool, two: RankPool, tmp_path: Path
+) -> None:
     config = {**LINEAR, "ratio": "sequence", "aggregation": "trajectory", "micro_batch_tokens": 60}
-    launch(model, 1, [{"config": dict(config), "batch": RAGGED, "out": tmp_path / "1"}])
-    launch(model, 2, [{"config": dict(config), "batch": RAGGED, "out": tmp_path / "2"}])
+    one.run({"config": dict(config), "batch": RAGGED, "out": tmp_path / "1"})
+    two.run({"config": dict(config), "batch": RAGGED, "out": tmp_path / "2"})
     assert difference(tmp_path / "1", tmp_path / "2") < 1e-6
 
 
-def test_a_resumed_process_has_the_same_losses_bit_by_bit(model: Path, tmp_path: Path) -> None:
+def test_a_resumed_process_has_the_same_losses_bit_by_bit(
+    model: Path, two: RankPool, tmp_path: Path
+) -> None:
     settings: list[dict[str, Any]] = [
         {"zero_stage": 0},
-        {"zero_stage": 2},
         {"zero_stage": 3},
         {"zero_stage": 2, "dtype": "bf16"},
+        {"zero_stage": 3, "offload": {"optimizer": "cpu", "params": "cpu"}},
+        {"zero_stage": 0, "lora": {"rank": 4}},
+        {"zero_stage": 3, "lora": {"rank": 4}},
     ]
     # A batch of their own shape for each: mini-batches, warm-up and schedule are resumed too.
     common = {"lr": 1e-3, "ratio_mask": None, "steps_per_round": 2, "minibatches": 2}
@@ -216,91 +181,169 @@ def test_a_resumed_process_has_the_same_losses_bit_by_bit(model: Path, tmp_path:
                 "rounds": 2,
             }
         )
-    launch(model, 2, saving)
-    launch(model, 2, loading)
+    two.run(*saving)
+    fresh = RankPool(model, 2)
+    try:
+        fresh.run(*loading)
+        fresh.close()
+    finally:
+        fresh.kill()
     for i in range(len(settings)):
         straight, resumed = metrics(tmp_path / f"a{i}")[2:], metrics(tmp_path / f"b{i}")
         for name in ("step", "loss", "grad_norm", "lr", "abs_dlogp", "entropy"):
             assert [m[name] for m in straight] == [m[name] for m in resumed], (settings[i], name)
 
 
-@pytest.fixture(scope="module")
-def ray_cluster() -> Iterator[None]:
-    import ray
-
-    os.environ["RAY_AUTH_MODE"] = "disabled"
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
+# ---- LoRA
 
 
-def test_a_group_of_ranks_trains_publishes_and_resumes(
-    ray_cluster: None, model: Path, tmp_path: Path
+LORA: dict[str, Any] = {"lora": {"rank": 4, "alpha": 8, "targets": ["q_proj", "down_proj"]}}
+
+
+def test_an_adapter_trains_alike_at_every_stage_and_leaves_the_base_alone(
+    model: Path, one: RankPool, two: RankPool, tmp_path: Path
 ) -> None:
+    common = {"lr": 1e-2, "ratio_mask": None, "steps_per_round": 2, **LORA}
+
+    def case(name: str, **extra: Any) -> dict[str, Any]:
+        return {
+            "config": {**common, **extra},
+            "batch": RAGGED,
+            "out": tmp_path / name,
+            "adapter": tmp_path / f"{name}.peft",
+            "save": tmp_path / f"{name}.ck",
+        }
+
+    one.run(case("1"))
+    two.run(*(case(f"2z{z}", zero_stage=z) for z in range(4)))
+    for z in range(4):
+        assert difference(tmp_path / "1", tmp_path / f"2z{z}") < 1e-4, z
+    start, trained = load_file(model / "model.safetensors"), load_file(tmp_path / "1")
+    changed = {name for name in start if not torch.equal(start[name], trained[name])}
+    assert {name.rsplit(".", 2)[1] for name in changed} == {"q_proj", "down_proj"}
+    # The checkpoint has the adapters and their moments, 12 bytes a weight, not the base.
+    adapter = load_file(tmp_path / "2z3.peft" / "adapter_model.safetensors")
+    weights = sum(t.numel() for t in adapter.values())
+    assert max(stored(tmp_path / f"2z{z}.ck") for z in range(4)) < 3 * 12 * weights + 80_000
+    assert weights < 0.1 * sum(t.numel() for t in start.values())
+
+    import peft
     from transformers import AutoModelForCausalLM
 
-    from trainer.group import TrainerGroup
-    from trainer.publish import read_marker
-
-    config = TrainerConfig(lr=1e-3, zero_stage=2, world_size=2, steps_per_round=2)
-    batch = random_batch()
-    with TrainerGroup(config, model) as group:
-        assert group.layout.startswith("padded: attention 'sdpa'")
-        behaviour = group.behaviour_logprobs(batch)
-        assert (behaviour[~batch.loss_mask] == 0).all()
-        batch = replace(batch, behaviour=behaviour)
-        first = group.train(batch)
-        # On policy: the ratio is 1, the mean advantage of equal-length trajectories 0.
-        assert first[0]["max_abs_dlogp"] < 1e-5
-        assert first[0]["clip_fraction"] == 0
-        assert first[1]["abs_dlogp"] > 1e-3
-        group.save_checkpoint(tmp_path / "0001", {"policy_version": 1})
-        weights = tmp_path / "policy" / "model.safetensors"
-        fingerprint = group.publish(weights)
-        assert read_marker(weights)["fingerprint"] == fingerprint
-        group.export_hf(tmp_path / "hf")
-        probe = [[5, 6, 7, 8], [9, 10, 11]]
-        scores = group.score(probe)
-        second = group.train(batch)
-        assert group.publish(weights) != fingerprint
-        assert group.load_checkpoint(tmp_path / "0001") == {"policy_version": 1}
-        assert group.publish(weights) == fingerprint
-        assert [m["loss"] for m in group.train(batch)] == [m["loss"] for m in second]
-
-    import torch
-
-    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
-    for ids, found in zip(probe, scores, strict=True):
-        logits = exported(torch.tensor([ids])).logits[0, :-1]
-        expected = torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
-        np.testing.assert_allclose(found, expected.detach().numpy(), atol=1e-5)
-
-    damaged = next((tmp_path / "0001" / "state").iterdir())
-    data = bytearray(damaged.read_bytes())
-    data[len(data) // 2] ^= 1
-    damaged.write_bytes(bytes(data))
-    with (
-        TrainerGroup(config, model) as group,
-        pytest.raises(CheckpointError, match=damaged.name),
-    ):
-        group.load_checkpoint(tmp_path / "0001")
+    ids = torch.tensor([[5, 6, 7, 8]])
+    merged = AutoModelForCausalLM.from_pretrained(model)
+    merged.load_state_dict(trained, strict=False)
+    base = AutoModelForCausalLM.from_pretrained(model)
+    served = peft.PeftModel.from_pretrained(base, tmp_path / "1.peft")(ids).logits
+    torch.testing.assert_close(served, merged(ids).logits, atol=1e-4, rtol=1e-4)
 
 
-def test_a_rank_that_dies_is_named(ray_cluster: None, model: Path) -> None:
-    from trainer.group import TrainerGroup
-
-    group = TrainerGroup(TrainerConfig(zero_stage=2, world_size=2), model)
-    os.kill(group.info[1]["pid"], signal.SIGKILL)
-    with pytest.raises(TrainerError, match="rank 1 of 2 died") as caught:
-        group.train(random_batch())
-    assert caught.value.rank == 1
-    with pytest.raises(TrainerError, match="is shut down"):
-        group.train(random_batch())
-    group.shutdown()
+def stored(checkpoint: Path) -> int:
+    return sum(p.stat().st_size for p in checkpoint.rglob("*.pt"))
 
 
-def test_a_model_path_that_is_no_model_is_refused_before_a_rank_starts(tmp_path: Path) -> None:
-    from trainer.group import TrainerGroup
+def test_sharded_merged_weights_arrive_byte_for_byte_at_a_receiver(
+    two: RankPool, tmp_path: Path
+) -> None:
+    from rollout.policy.collective import receive
+    from rollout.policy.weights import fingerprint_file
 
-    with pytest.raises(TrainerError, match=r"holds no config\.json"):
-        TrainerGroup(TrainerConfig(), tmp_path)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    config = {"lr": 1e-2, "zero_stage": 3, "publish_bucket_bytes": 1 << 15, **LORA}
+    out = tmp_path / "w"
+    sending = threading.Thread(
+        target=two.run, args=[{"config": config, "out": out, "broadcast": port}]
+    )
+    sending.start()
+    plan_file = out.with_suffix(".plan")
+    while sending.is_alive() and not plan_file.exists():
+        time.sleep(0.05)
+    plan = pickle.loads(plan_file.read_bytes())
+    assert len(plan.buckets) > 5
+    got = {n: t.clone() for n, t in receive(plan, "engine 0", "cpu", fingerprint_file(out))}
+    sending.join()
+    expected = load_file(out)
+    assert got.keys() == expected.keys()
+    assert all(torch.equal(got[name], expected[name]) for name in got)
+
+
+# ---- Reference model, recomputation, offload
+
+
+def test_the_reference_is_the_model_that_training_started_from(
+    one: RankPool, two: RankPool, tmp_path: Path
+) -> None:
+    common = {"lr": 1e-3, "ratio_mask": None, "steps_per_round": 2, "kl_beta": 0.5}
+
+    def case(name: str, **extra: Any) -> dict[str, Any]:
+        return {"config": {**common, **extra}, "batch": RAGGED, "out": tmp_path / name}
+
+    one.run(case("1"), case("1l", **LORA))
+    two.run(case("2"), case("2z3", zero_stage=3), case("2z3l", zero_stage=3, **LORA))
+    for first, others in (("1", ("2", "2z3")), ("1l", ("2z3l",))):
+        start, then = metrics(tmp_path / first)
+        assert start["kl_reference"] == pytest.approx(0, abs=1e-9)
+        assert then["kl_reference"] > 1e-6
+        for other in others:
+            for name in ("kl_reference", "loss", "grad_norm"):
+                found = [m[name] for m in metrics(tmp_path / other)]
+                assert found == pytest.approx([start[name], then[name]], rel=1e-3, abs=1e-7), other
+
+
+def test_recomputed_activations_and_offloaded_states_give_the_same_gradient(
+    one: RankPool, two: RankPool, tmp_path: Path
+) -> None:
+    def case(name: str, **extra: Any) -> dict[str, Any]:
+        return {"config": {**LINEAR, **extra}, "batch": RAGGED, "out": tmp_path / name}
+
+    one.run(case("plain"), case("recomputed", gradient_checkpointing=True))
+    two.run(
+        case("recomputed3", gradient_checkpointing=True, zero_stage=3),
+        case("offload2", zero_stage=2, offload={"optimizer": "cpu"}),
+        case("offload3", zero_stage=3, offload={"optimizer": "cpu", "params": "cpu"}),
+    )
+    for other in ("recomputed", "recomputed3", "offload2", "offload3"):
+        assert difference(tmp_path / "plain", tmp_path / other) < 1e-6, other
+
+
+# ---- Another number of ranks
+
+
+def test_a_checkpoint_continues_on_another_number_of_ranks(
+    one: RankPool, two: RankPool, tmp_path: Path
+) -> None:
+    every: list[dict[str, Any]] = [
+        *({"zero_stage": z} for z in range(4)),
+        {"zero_stage": 2, **LORA},
+        {"zero_stage": 3, **LORA},
+    ]
+    some: list[dict[str, Any]] = [{"zero_stage": 1}, {"zero_stage": 3}]
+    common = {"lr": 1e-3, "ratio_mask": None, "steps_per_round": 1, "warmup_steps": 3}
+    for saver, loader, tag, settings in ((two, one, "2to1", every), (one, two, "1to2", some)):
+        saving, loading = [], []
+        for i, extra in enumerate(settings):
+            config = {**common, **extra}
+            saved = tmp_path / f"{tag}{i}.ck"
+            saving.append(
+                {"config": dict(config), "out": tmp_path / f"a{tag}{i}", "save": saved, "more": 3}
+            )
+            loading.append(
+                {
+                    "config": dict(config),
+                    "out": tmp_path / f"b{tag}{i}",
+                    "load": saved,
+                    "convert": extra["zero_stage"] > 0,
+                    "rounds": 3,
+                }
+            )
+        saver.run(*saving)
+        loader.run(*loading)
+        for i, extra in enumerate(settings):
+            straight = metrics(tmp_path / f"a{tag}{i}")[1:]
+            resumed = metrics(tmp_path / f"b{tag}{i}")
+            for name in ("step", "lr", "loss", "grad_norm", "entropy"):
+                expected = [m[name] for m in straight]
+                found = [m[name] for m in resumed]
+                assert found == pytest.approx(expected, rel=1e-5, abs=1e-6), (tag, extra, name)

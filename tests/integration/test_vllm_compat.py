@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 pytest.importorskip("vllm")
 
 import vllm
+from vllm.config.lora import MaxLoRARanks
 from vllm.distributed.weight_transfer.base import WeightTransferEngine
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.lora.request import LoRARequest
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from rollout.policy import compat
 from rollout.policy.base import Sampling
-from rollout.policy.config import VLLMEngineConfig
+from rollout.policy.config import ServedLoRAConfig, VLLMEngineConfig
 
 pytestmark = pytest.mark.slow
 
@@ -46,6 +49,7 @@ def test_the_engine_has_the_calls_that_drive_it() -> None:
         "add_request",
         "abort_request",
         "step",
+        "add_lora",
         "collective_rpc",
         "reset_prefix_cache",
         "set_weight_version",
@@ -63,6 +67,20 @@ def test_sampling_carries_over_and_stops_at_nothing_unasked() -> None:
     assert list(params.stop_token_ids or []) == [5]
     assert params.ignore_eos
     assert params.clone() is not params  # skip_clone still copies, but shallowly
+
+
+def test_adapters_are_named_numbered_and_read_from_a_directory(tmp_path: Path) -> None:
+    request = LoRARequest("version-3", 3, str(tmp_path))
+    assert (request.lora_name, request.lora_int_id, request.lora_path) == (
+        "version-3",
+        3,
+        str(tmp_path),
+    )
+    assert "lora_request" in inspect.signature(LLMEngine.add_request).parameters
+    ranks = get_args(ServedLoRAConfig.model_fields["rank"].annotation)
+    assert set(ranks) <= set(get_args(MaxLoRARanks))
+    args = compat.engine_args(VLLMEngineConfig(model="m", lora=ServedLoRAConfig(rank=8)))
+    assert (args.enable_lora, args.max_lora_rank, args.max_loras) == (True, 8, 1)
 
 
 def test_engine_arguments_are_accepted_and_reproducible(tmp_path: Path) -> None:

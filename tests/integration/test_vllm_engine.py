@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
@@ -227,6 +228,42 @@ def test_published_weights_are_served_exactly_and_stamped(served: Served) -> Non
     served.model = tiny_model(served.root / "m0", tied=served.tied, seed=1)
     save_file(load_file(served.root / "m0" / "model.safetensors"), path)
     served.run(served.engine.update(str(path), 3, fingerprint_file(path)))
+
+
+def test_broadcast_weights_are_served_exactly_and_stamped(served: Served, tmp_path: Path) -> None:
+    from rollout.policy.broadcast import Broadcast, plan_buckets
+    from rollout.policy.collective import Sender
+
+    before = load_file(served.root / "m0" / "model.safetensors")
+    changed = {name: tensor * 1.01 for name, tensor in sorted(before.items())}
+    save_file(changed, str(tmp_path / "expected.safetensors"))
+    fingerprint = fingerprint_file(tmp_path / "expected.safetensors")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    sizes = ((n, "float32", tuple(t.shape), t.numel() * 4) for n, t in changed.items())
+    plan = Broadcast("127.0.0.1", port, 1, "gloo", 60.0, plan_buckets(sizes, 1 << 17))
+    assert len(plan.buckets) > 2
+
+    def send() -> str:
+        sender = Sender(plan, torch.device("cpu"))
+        for name, tensor in changed.items():
+            sender.add(name, tensor)
+        return sender.finish()
+
+    async def publish() -> str:
+        sending = asyncio.create_task(asyncio.to_thread(send))
+        await served.engine.update(plan, 40, fingerprint)
+        return await sending
+
+    assert served.run(publish()) == fingerprint
+    assert served.run(served.engine.fingerprint()) == fingerprint
+    ids = list(prompts(1)[0])
+    received = served.run(served.engine.score([ids]))[0]
+    served.run(served.engine.update(str(tmp_path / "expected.safetensors"), 41, fingerprint))
+    assert received == served.run(served.engine.score([ids]))[0]
+    original = str(served.root / "m0" / "model.safetensors")
+    served.run(served.engine.update(original, 42, fingerprint_file(original)))
 
 
 def test_weights_with_another_fingerprint_are_refused_and_the_old_ones_stay(

@@ -174,7 +174,7 @@ def _spent(share: float, total: float) -> float:
     return total * math.log1p((math.e - 1) * min(max(share, 0.0), 1.0))
 
 
-def bootstrap_bounds(d: np.ndarray, level: float, draws: int) -> tuple[float, float]:
+def bootstrap_bounds(d: np.ndarray, level: float, draws: int = 2000) -> tuple[float, float]:
     """One-sided bounds at `level` each of the mean of d [tasks], by resampling tasks.
 
     Percentile bootstrap, deviations widened by √(n/(n−1)) against small samples; seeded, so the

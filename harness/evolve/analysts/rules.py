@@ -14,6 +14,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from harness.bundle import Bundle
+from harness.evolve.analysts.size import MAX_DIGEST_TOKENS, tokens, within
 from harness.evolve.parts import Need, Part, Situation
 from harness.evolve.records import Digest, Episode, Evidence, Excerpt, TraceStep
 
@@ -39,7 +40,8 @@ class Rules(Part):
     loop_repeats: the same (action, observation) that often makes `loop`. stall: that many steps
     without a new observation make `no_progress`. object_verbs: with `take`, an action `take X …`
     whose X the instruction does not name makes `wrong_object`; empty turns the rule off.
-    max_excerpts, max_tasks: bounds of the digest, the least actionable tasks left out first.
+    max_excerpts, max_tasks, max_digest_tokens: bounds of the digest, the least actionable tasks
+    left out first.
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({"labels"})
@@ -50,6 +52,7 @@ class Rules(Part):
     object_verbs: tuple[str, ...] = ()
     max_excerpts: int = Field(2, ge=0)
     max_tasks: int = Field(200, ge=1)
+    max_digest_tokens: int = Field(MAX_DIGEST_TOKENS, ge=100)
 
     async def digest(self, at: Situation) -> Digest:
         by_task: dict[str, list[Episode]] = {}
@@ -58,9 +61,9 @@ class Rules(Part):
                 by_task.setdefault(episode.task, []).append(episode)
         found = [self._evidence(runs, at) for _, runs in sorted(by_task.items())]
         found.sort(key=lambda item: (-item.actionability, item.task))
-        kept = tuple(found[: self.max_tasks])
+        kept = within(found[: self.max_tasks], self.max_digest_tokens)
         raw = sum(episode.tokens for runs in by_task.values() for episode in runs)
-        return Digest(kept, raw, sum(map(_size, kept)) // 4)
+        return Digest(kept, raw, tokens(kept))
 
     def categories(self, episode: Episode) -> tuple[str, ...]:
         """What went wrong in one run, in the order of CATEGORIES; for a pass, troubles only."""
@@ -156,14 +159,3 @@ def _excerpts(episode: Episode, most: int) -> Iterable[Excerpt]:
         flags = f" [{', '.join(step.flags)}]" if step.flags else ""
         text = f"{step.action} -> {step.observation}{flags}"
         yield Excerpt(f"{episode.ref or episode.task}#step={step.step}", text[:160])
-
-
-def _size(item: Evidence) -> int:
-    """Characters that a reader of this evidence reads."""
-    return (
-        len(item.task)
-        + len(item.instruction)
-        + sum(map(len, item.categories))
-        + sum(map(len, item.components))
-        + sum(len(excerpt.anchor) + len(excerpt.text) for excerpt in item.excerpts)
-    )

@@ -112,7 +112,9 @@ def make_candidate(
             will_stabilise=tuple(
                 sorted(x.task for x in touched if x.verdict in ("flaky", "fragile"))
             ),
-            at_risk=tuple(sorted(at.memory.stable(at.incumbent.id))),
+            at_risk=tuple(
+                sorted({*at.memory.stable(at.incumbent.id), *at.memory.last_regressions()})
+            ),
         ),
         attribution_signature=Signature(**entry.signature.model_dump()),
         failure_evidence=_anchors(touched),

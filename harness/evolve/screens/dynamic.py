@@ -7,13 +7,20 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from harness.evolve.parts import Evaluate, Need, Part, ScreenResult, Situation
+from harness.evolve.parts import (
+    Evaluate,
+    EvolutionInfraError,
+    Need,
+    Part,
+    ScreenResult,
+    Situation,
+)
 from harness.evolve.records import INFRA, Candidate, Episode, EvalRequest
 
 BROKEN = frozenset({"harness_error", "contract_violation"})
 
 
-class SmokeLost(RuntimeError):
+class SmokeLost(EvolutionInfraError):
     """Every smoke run ended in an infrastructure error: the candidate cannot be judged."""
 
 

@@ -103,7 +103,7 @@ def test_a_command_that_does_not_end_is_killed_with_its_children(tmp_path: Path)
             continue
         assert done.late
         assert time.monotonic() - started < 60
-        assert _running(mark) == 0
+        assert _soon_gone(mark)
 
 
 def test_a_child_does_not_outlive_its_command(confined: Confined) -> None:
@@ -115,10 +115,15 @@ def test_a_child_does_not_outlive_its_command(confined: Confined) -> None:
     except SandboxUnavailable as error:
         pytest.skip(str(error))
     assert done.output == "ok\n"
-    deadline = time.monotonic() + 10
-    while _running(mark) and time.monotonic() < deadline:
+    assert _soon_gone(mark)
+
+
+def _soon_gone(command: str) -> bool:
+    """Whether no process runs it any more; what was killed may take a moment to end."""
+    deadline = time.monotonic() + 30
+    while _running(command) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert _running(mark) == 0
+    return _running(command) == 0
 
 
 def _running(command: str) -> int:

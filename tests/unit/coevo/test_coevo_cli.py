@@ -18,7 +18,7 @@ QUICKSTART = "configs/quickstart.yaml"
     [
         (["run", "configs/quickstrat.yaml"], "did you mean 'quickstart.yaml'?"),
         (["run", QUICKSTART, "rouns=2"], "did you mean 'rounds'?"),
-        (["run", QUICKSTART, "evolution.recipe=aegis"], "there is no such recipe"),
+        (["run", QUICKSTART, "evolution.recipe=nonesuch"], "there is no such recipe"),
         (["resume", "runs/nothing-here"], "there is no run here"),
         (["status", "runs/nothing-here"], "there is no such run directory"),
         (["compare", "runs/nothing-here"], "there is no such run directory"),

@@ -85,6 +85,19 @@ def test_a_bad_override_is_named_with_what_was_expected(override: str, said: str
         (["buffer.min_rounds=9", "buffer.window=9"], "would never train"),
         (["buffer.include=[heldout]"], "held-out episodes never train"),
         (["buffer.min_rounds=5"], "training would never start"),
+        (["buffer.keep_rounds=1"], "buffer.window trains on 2 rounds; keep at least as many"),
+        (["trainer.ratio=decoupled", "buffer.trainer_logprobs=false"], "needs the trainer's own"),
+        (
+            ["policy={api: {base_url: http://h/v1, model: m}}"],
+            "no token ids and log-probs to train on; use mode harness or frozen",
+        ),
+        (["policy={}"], "policy.api (a hosted one); found none"),
+        (["policy.engine.lora={rank: 8}"], "trainer.lora.publish is not 'adapter'"),
+        (["trainer.lora={publish: adapter}"], "policy.engine.lora is not set"),
+        (
+            ["trainer.lora={publish: adapter, rank: 32}", "policy.engine.lora={rank: 8}"],
+            "trainer.lora.rank is 32 and policy.engine.lora.rank 8",
+        ),
     ],
 )
 def test_contradictions_are_refused_with_a_sentence(overrides: list[str], said: str) -> None:

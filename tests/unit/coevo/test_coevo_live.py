@@ -13,6 +13,7 @@ from coevo.records import (
     CandidateRecord,
     EvolutionRecord,
     EvolveResult,
+    RolloutRecord,
     SplitResult,
     Staleness,
     Tokens,
@@ -41,6 +42,17 @@ def test_a_round_is_one_plain_line_with_everything_a_user_asks_for():
         f"round 3/6 · harness {harness_hash('H0')[:8]} · policy v3 · evolve 42.2% (n=64) · "
         "held-out 51.5% [44.6, 58.3] (n=200) · tokens 1.23M+34.5k · staleness 0.2 (max 1) · "
         "evolution applied: enable [goal_filter] · 12.3 s"
+    )
+
+
+def test_outcome_classes_stand_apart_with_the_length_bias():
+    rollout = RolloutRecord(
+        outcomes={"completed": 100, "infra_error": 2, "truncated": 26},
+        length_bias={"0.25": 0.7, "0.5": 0.8123, "1": 1.0},
+    )
+    assert (
+        "episodes 100 completed, 26 truncated, 2 infra_error (length bias 0.81 at half) · tokens"
+        in round_line(round_record(0, rollout=rollout))
     )
 
 

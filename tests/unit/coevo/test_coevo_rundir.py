@@ -10,7 +10,7 @@ import pytest
 
 from coevo.config import load_config
 from coevo.rollouts import TaskSource, episode_specs
-from coevo.rundir import RunDir, RunDirError, write_atomic
+from coevo.rundir import RunDir, RunDirError
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"
@@ -47,16 +47,6 @@ def test_a_second_process_is_refused_and_told_who_holds_the_run(tmp_path: Path) 
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    file = tmp_path / "state.json"
-    write_atomic(file, b"old")
-    (tmp_path / "full").mkdir()
-    with pytest.raises(OSError):
-        write_atomic(tmp_path / "full", b"new")  # a directory cannot be replaced by a file
-    assert file.read_bytes() == b"old"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["full", "state.json"]
-
-
 def test_the_rounds_tasks_go_through_the_whole_split_in_turn() -> None:
     config = load_config(QUICKSTART)
     source = TaskSource(config.environment, seed=3)
@@ -86,4 +76,4 @@ def test_too_many_tasks_are_refused_with_the_key_to_change() -> None:
     with pytest.raises(ValueError, match=r"tasks\.per_round is 97"):
         source.batch(0, 97)
     with pytest.raises(ValueError, match=r"counts\.heldout"):
-        source.sealed("heldout", 241)
+        source.check_size("heldout", 241)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from harness.bundle import Bundle
 from harness.component import Component, File
-from harness.events import Message, TaskView, ToolCallSpec, ToolSpec
-from harness.host import ModelReply, ModelRequest, ToolReply, ToolRequest
+from harness.events import TaskView, ToolCallSpec, ToolSpec
+from harness.host import ModelReply, ToolReply, ToolRequest
 from harness.jsonvalue import FrozenDict
 from harness.metered import Budgets
 from harness.runloop import RunResult
@@ -29,21 +29,10 @@ scalar = st.none() | st.booleans() | st.integers(-(1 << 53), 1 << 53) | text
 inputs = st.dictionaries(text, scalar | st.dictionaries(text, scalar, max_size=2), max_size=3)
 calls = st.lists(st.builds(ToolCallSpec, text, text, inputs), max_size=2).map(tuple)
 texts = st.lists(text, max_size=3).map(tuple)
-roles = st.sampled_from(["system", "user", "assistant", "tool"])
-messages = st.lists(
-    st.builds(Message, roles, text, texts, calls, st.none() | text), max_size=3
-).map(tuple)
-tools = st.lists(st.builds(ToolSpec, text, text, inputs), max_size=2).map(tuple)
 
 
 def there(record: Any) -> Any:
-    return decode(encode({"record": record}))["record"]
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.builds(ModelRequest, count, messages, tools, text, st.none() | st.integers(1, 999)))
-def test_a_model_request_arrives_as_it_was_sent(request: ModelRequest) -> None:
-    assert protocol.load_model_request(there(protocol.dump_model_request(request))) == request
+    return decode(encode({"record": record})[:-1])["record"]
 
 
 @settings(max_examples=60, deadline=None)
@@ -84,13 +73,12 @@ def test_a_bundle_arrives_with_its_id() -> None:
     "line",
     [
         b"",
-        b"{}",
-        b"nope\n",
-        b"[]\n",
-        b"\xff\n",
-        b'{"a": NaN}\n',
-        b'{"a": -Infinity}\n',
-        b"[" * 9999 + b"\n",
+        b"nope",
+        b"[]",
+        b"\xff",
+        b'{"a": NaN}',
+        b'{"a": -Infinity}',
+        b"[" * 9999,
     ],
 )
 def test_a_line_that_is_no_json_object_is_refused(line: bytes) -> None:
@@ -108,7 +96,7 @@ def test_what_json_cannot_carry_is_not_sent(value: object) -> None:
 @given(st.binary(max_size=60))
 def test_any_bytes_decode_to_an_object_or_a_protocol_error(data: bytes) -> None:
     try:
-        value: object = decode(data + b"\n")
+        value: object = decode(data)
     except ProtocolError:
         value = {}
     assert type(value) is dict

@@ -89,6 +89,8 @@ def test_missing_and_reshaped_tensors_are_refused(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"block_size": 16}, "multiple of 32"),
+        ({"tensor_parallel": 2}, "use replicas"),
+        ({"lora": {"rank": 5}}, "8, 16"),
         ({"chunked_prefill": True}, "cannot be prefilled in chunks on CPU"),
         ({"max_model_len": 4096, "max_num_batched_tokens": 2048}, "must fit"),
         ({"kv_cache": 3}, "Extra inputs"),

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -204,14 +205,29 @@ def test_capacity_in_trajectories_bounds_the_age_at_floor_c_over_s_minus_one(
         assert (view.rounds == number).sum() == size
 
 
-def test_stale_and_future_tokens_are_refused_at_pull(tmp_path: Path) -> None:
+def test_rows_too_old_are_left_out_at_pull_and_counted_and_future_ones_refused(
+    tmp_path: Path,
+) -> None:
     buffer = ReplayBuffer(tmp_path, 2, 100)
-    tokens = (segment(np.random.default_rng(0), 5),)
-    buffer.append(5, "incumbent", [trajectory(5, 0, segments=tokens)])
-    assert buffer.select(5, policy_version=6).trajectories == 1
-    for version in (4, 7):
-        with pytest.raises(ReplayError, match=r"policy versions 5…5"):
-            buffer.select(5, policy_version=version)
+    rng = np.random.default_rng(0)
+    fresh, old = segment(rng, 5), segment(rng, 4)
+    rows = [
+        trajectory(5, 0, segments=(fresh,)),
+        trajectory(5, 1, segments=(fresh, old, fresh)),  # one old token makes the whole row old
+        trajectory(5, 2, segments=()),
+        trajectory(5, 3, segments=(old,)),
+        trajectory(5, 4, segments=(fresh, fresh)),
+    ]
+    buffer.append(5, "incumbent", rows)
+    assert buffer.select(5, policy_version=5).stale == 0
+    view = buffer.select(5, policy_version=6)
+    assert (view.stale, view.ids.tolist()) == (2, ["r5-0", "r5-2", "r5-4"])
+    assert view.trajectory.tolist() == [0, 2, 2]
+    assert view.token_ids.tolist() == fresh.token_ids.tolist() * 3
+    assert view.offsets.tolist() == [0, len(fresh), 2 * len(fresh), 3 * len(fresh)]
+    assert buffer.select(5, policy_version=7).stale == 4
+    with pytest.raises(ReplayError, match="policy version 5 and the policy is at 4"):
+        buffer.select(5, policy_version=4)
 
 
 def test_stats_count_staleness_and_the_mix_of_harnesses(tmp_path: Path) -> None:
@@ -239,6 +255,61 @@ def test_trainer_log_probs_are_kept_once_beside_their_part(tmp_path: Path) -> No
     assert found.tobytes() == np.concatenate(kept).tobytes()
 
 
+def test_the_mismatch_is_of_the_tokens_that_this_version_sampled(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    mixed = [trajectory(3, v, segments=(segment(rng, v), segment(rng, v))) for v in (2, 3, 3)]
+    buffer = ReplayBuffer(tmp_path, 4, 100)
+    buffer.append(3, "incumbent", [dataclasses.replace(t, id=str(i)) for i, t in enumerate(mixed)])
+    view = buffer.part_view(3, "incumbent")
+    assert buffer.mismatch(3, "incumbent") is None
+    values = view.logprobs + np.where(view.versions == 3, np.float32(0.25), np.float32(9.0))
+    values[np.flatnonzero(view.versions == 3)[0]] += np.float32(0.5)
+    buffer.write_trainer_logprobs(3, "incumbent", values, 3)
+    found = ReplayBuffer(tmp_path, 4, 100).mismatch(3, "incumbent")
+    n = int((view.versions == 3).sum())
+    assert found is not None
+    assert (found.tokens, found.max) == (n, pytest.approx(0.75, abs=1e-6))
+    assert found.mean == pytest.approx(0.25 + 0.5 / n, abs=1e-6)
+    assert found.p99 == pytest.approx(np.quantile([0.25] * (n - 1) + [0.75], 0.99), abs=1e-6)
+
+
+def test_retention_deletes_token_data_and_keeps_every_record(tmp_path: Path) -> None:
+    buffer = ReplayBuffer(tmp_path, 2, 100, keep_rounds=3)
+    for number in range(6):
+        buffer.append(number, "incumbent", [trajectory(number, i) for i in range(4)])
+        tokens = len(buffer.part_view(number, "incumbent").token_ids)
+        buffer.write_trainer_logprobs(number, "incumbent", np.zeros(tokens, np.float32), number)
+        assert buffer.retain(number) == ([number - 3] if number >= 3 else [])
+    assert len(list(tmp_path.glob("rounds/*/*/segments.safetensors"))) == 3
+    assert len(list(tmp_path.glob("rounds/*/*/trainer_logprobs.safetensors"))) == 3
+    again = ReplayBuffer(tmp_path, 2, 100, keep_rounds=3)
+    assert again.rounds() == list(range(6))
+    assert [t.id for t in again.trajectories(0)] == [f"r0-{i}" for i in range(4)]
+    assert again.mismatch(0, "incumbent") == buffer.mismatch(0, "incumbent")
+    assert again.select(5).trajectories == 8
+    for read in (
+        lambda: again.part_view(2, "incumbent"),
+        lambda: again.trajectories(2, tokens=True),
+    ):
+        with pytest.raises(ReplayError, match=r"0002/incumbent: its token data was deleted .*keep"):
+            read()
+    assert ReplayBuffer(tmp_path, 2, 100).retain(5) == []
+    with pytest.raises(ReplayError, match="keep_rounds is 1 and window_rounds 2"):
+        ReplayBuffer(tmp_path, 2, 100, keep_rounds=1)
+
+
+def test_training_may_read_while_evolution_appends(tmp_path: Path) -> None:
+    buffer = fill(tmp_path, 2)
+    expected = buffer.select(1, current=["incumbent"]).ids.tolist()
+    with ThreadPoolExecutor(2) as pool:
+        appending = pool.submit(
+            lambda: [buffer.append(1, f"part-{n}", [trajectory(1, 100 + n)]) for n in range(40)]
+        )
+        while not appending.done():
+            assert buffer.select(1, current=["incumbent"]).ids.tolist() == expected
+        assert all(appending.result())
+
+
 def test_trainer_log_probs_of_another_length_are_refused(tmp_path: Path) -> None:
     buffer = fill(tmp_path, 1)
     with pytest.raises(ReplayError, match="one a token"):
@@ -264,10 +335,8 @@ KILLED = """
 import os, signal, sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from test_replay_buffer import trajectory
-from rollout.buffer import ReplayBuffer
+from test_replay_buffer import append, retain, two_rounds
 
-items = [trajectory(0, i) for i in range(4)]
 point = 0
 while True:
     root = Path({root!r}) / str(point)
@@ -275,7 +344,9 @@ while True:
     child = os.fork()
     if child == 0:
         left = point
-        for name in ("fsync", "replace"):
+        if {prepare!r}:
+            two_rounds(root)
+        for name in ("fsync", "replace", "unlink"):
             def dying(*args, real=getattr(os, name)):
                 global left
                 if left == 0:
@@ -283,7 +354,7 @@ while True:
                 left -= 1
                 return real(*args)
             setattr(os, name, dying)
-        ReplayBuffer(root, 4, 100).append(0, "incumbent", items)
+        {action}(root)
         os._exit(0)
     _, status = os.waitpid(child, 0)
     if os.WIFEXITED(status):
@@ -294,12 +365,54 @@ while True:
 """
 
 
-def test_an_append_killed_at_any_point_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
-    script = KILLED.format(tests=str(Path(__file__).parent), root=str(tmp_path))
+def append(root: Path) -> bool:
+    return ReplayBuffer(root, 4, 100).append(0, "incumbent", [trajectory(0, i) for i in range(4)])
+
+
+def retain(root: Path) -> list[int]:
+    return ReplayBuffer(root, 1, 100, keep_rounds=1).retain(1)
+
+
+def two_rounds(root: Path) -> None:
+    buffer = fill(root, 2)
+    tokens = len(buffer.part_view(0, "incumbent").token_ids)
+    buffer.write_trainer_logprobs(0, "incumbent", np.zeros(tokens, np.float32), 0)
+
+
+def kill_at_every_point(root: Path, action: str, prepare: bool) -> int:
+    """Directory `root`/n gets the action killed at its n-th durable call; how many there are."""
+    tests = str(Path(__file__).parent)
+    script = KILLED.format(tests=tests, root=str(root), action=action, prepare=prepare)
     run = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True
     )
-    points = int(run.stdout)
+    return int(run.stdout)
+
+
+def test_a_retention_killed_at_any_point_is_finished_by_the_next_one(tmp_path: Path) -> None:
+    points = kill_at_every_point(tmp_path, "retain", prepare=True)
+    assert points >= 6  # marker: fsync, rename, fsync of the directory; two files; fsync
+    readable: set[bool] = set()
+    for point in range(points + 1):
+        root = tmp_path / str(point)
+        buffer = ReplayBuffer(root, 1, 100, keep_rounds=1)
+        assert [t.id for t in buffer.trajectories(0)] == [f"r0-{i}" for i in range(4)]
+        dropped = (root / "rounds/0000/incumbent/TOKENS_DROPPED.json").exists()
+        readable.add(not dropped)
+        if dropped:
+            with pytest.raises(ReplayError, match="was deleted"):  # never a corrupt part
+                buffer.trajectories(0, tokens=True)
+        else:
+            found = [len(t.segments) for t in buffer.trajectories(0, tokens=True)]
+            assert found == [len(trajectory(0, i).segments) for i in range(4)]
+        retain(root)
+        assert sorted(p.name for p in (root / "rounds/0000/incumbent").glob("*.safetensors")) == []
+        assert buffer.select(1).trajectories == 4
+    assert readable == {False, True}
+
+
+def test_an_append_killed_at_any_point_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    points = kill_at_every_point(tmp_path, "append", prepare=False)
     assert points >= 7  # each fsync and rename of an append
     items = [trajectory(0, i) for i in range(4)]
     outcomes: set[bool] = set()

@@ -12,6 +12,7 @@ from harness.bundle import Bundle
 from harness.component import Component
 from harness.events import TaskView, ToolSpec
 from harness.sandbox.inprocess import run_inprocess
+from rollout.conversation import TokenPolicy
 from rollout.envs.base import Observation, Score
 from rollout.episode import EpisodeResult, Limits, run_episode
 from rollout.lockstep import Immediate
@@ -74,9 +75,7 @@ def roll(*components: Component) -> EpisodeResult:
             env=Hall(),
             bundle=Bundle(components),
             runner=run_inprocess,
-            renderer=RENDERER,
-            batcher=batcher,
-            temperature=1.0,
+            policy=TokenPolicy(RENDERER, batcher, 1.0, 2048),
             limits=Limits(max_new_tokens=32, max_steps=5),
         )
 

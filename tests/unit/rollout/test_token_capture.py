@@ -10,8 +10,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast
 
 from harness.events import Message, ToolCallSpec, ToolSpec
+from rollout.capture import REALIGN_LIMIT, TokenCapture, TokenError
 from rollout.policy.base import Sample
-from rollout.tokens import REALIGN_LIMIT, Renderer, TokenCapture, TokenError
+from rollout.tokens import Renderer
 from rollout.trajectory import Segment
 
 CHATML = (
@@ -107,7 +108,7 @@ def test_sampling_stops_at_the_end_of_a_turn_and_of_the_text(renderer: Renderer)
 
 
 def test_tools_tool_calls_and_results_reach_the_template() -> None:
-    renderer = Renderer(tokenizer(TOOLS))
+    renderer = Renderer(tokenizer(TOOLS), tool_parser="none")
     text = renderer.text(
         [
             Message("user", "go"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainer.checkpoint import MANIFEST, layout_of, seal, staging, verify
-from trainer.config import TrainerConfig
+from trainer.config import LoRAConfig, TrainerConfig
 from trainer.errors import CheckpointError
 
 LAYOUT = layout_of(TrainerConfig())
@@ -70,10 +70,17 @@ def test_a_damaged_manifest_is_named(sealed: Path) -> None:
         verify(sealed)
 
 
-def test_another_world_size_is_refused_with_both_numbers(sealed: Path) -> None:
-    other = layout_of(TrainerConfig(world_size=2))
-    with pytest.raises(CheckpointError, match="world_size 1 and is loaded with 2"):
+def test_another_layout_is_refused_with_both_values(sealed: Path) -> None:
+    other = layout_of(TrainerConfig(zero_stage=2))
+    with pytest.raises(CheckpointError, match="zero_stage 0 and is loaded with 2"):
         verify(sealed, other)
+    adapter = layout_of(TrainerConfig(lora=LoRAConfig(rank=4)))
+    with pytest.raises(CheckpointError, match=r"lora None and is loaded with .*'rank': 4"):
+        verify(sealed, adapter)
+
+
+def test_another_number_of_ranks_is_taken(sealed: Path) -> None:
+    verify(sealed, layout_of(TrainerConfig(world_size=2)))
 
 
 def test_a_kill_before_sealing_leaves_the_earlier_checkpoint(sealed: Path) -> None:

@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from trainer.config import TrainerConfig
+from trainer.config import LoRAConfig, OffloadConfig, TrainerConfig
 
 
 def test_reading_a_config_and_driving_a_group_import_no_torch() -> None:
@@ -34,7 +34,10 @@ def test_the_config_module_imports_no_ray() -> None:
         ({"dual_clip": 1.1}, "not above 1 \\+ eps_high"),
         ({"minibatches": 6}, "never be trained on"),
         ({"dtype": "bf16"}, "use zero_stage 1"),
-        ({"kl_beta": 0.1, "zero_stage": 3}, "use zero_stage 2 or kl_beta 0"),
+        ({"offload": {"optimizer": "cpu"}}, "use zero_stage 1, 2 or 3"),
+        ({"offload": {"params": "cpu"}, "zero_stage": 2}, "only zero_stage 3 shards the weights"),
+        ({"lora": {}, "reference_path": "x", "kl_beta": 0.1}, "unset reference_path"),
+        ({"lora": {"publish": "adapter"}, "publish": "collective"}, "read adapters from files"),
         ({"learning_rate": 1.0}, "learning_rate"),
     ],
 )
@@ -45,5 +48,6 @@ def test_a_contradiction_is_refused_with_what_to_change(
         TrainerConfig.model_validate(fields)
 
 
-def test_every_field_is_documented() -> None:
-    assert [n for n, f in TrainerConfig.model_fields.items() if not f.description] == []
+@pytest.mark.parametrize("section", [TrainerConfig, LoRAConfig, OffloadConfig])
+def test_every_field_is_documented(section: type[BaseModel]) -> None:
+    assert [n for n, f in section.model_fields.items() if not f.description] == []

@@ -64,7 +64,9 @@ class World:
 
     async def evaluate(self, request: EvalRequest) -> Sequence[Episode]:
         self.requests.append(request)
-        base = {"smoke": 0, "select": 100, "confirm": 200}[request.purpose] + 1000 * request.draw
+        base = {"smoke": 0, "select": 100, "confirm": 200, "drift": 300}[
+            request.purpose
+        ] + 1000 * request.draw
         return [
             self.run(bundle, task, base + n)
             for task in request.tasks

@@ -171,7 +171,7 @@ def test_a_denied_term_is_leakage():
 
 def test_state_and_candidates_survive_json():
     result = round_of(World(helps("goal_filter")))
-    bundles = {result.incumbent.id: result.incumbent}
+    bundles = {result.incumbent.id: result.incumbent, H0.id: H0}
     data = json.loads(json.dumps(result.state.to_json()))
     assert EvolutionState.from_json(data, bundles.__getitem__) == result.state
     candidate = result.shipped

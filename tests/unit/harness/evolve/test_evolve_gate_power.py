@@ -32,10 +32,29 @@ def test_a_no_op_is_accepted_at_most_at_the_level():
 
 @pytest.mark.slow
 def test_broken_stable_tasks_are_caught_at_the_published_rates():
-    for broken, published in (("1 stable task", 0.47), ("3 stable tasks", 0.84)):
+    tasks = (("1 stable task", 0.47), ("3 stable tasks", 0.84), ("5 stable tasks", 0.95))
+    for broken, published in tasks:
         rates = power.EDITS[f"{broken} broken"]
         _, caught, _ = power.simulate(power.GATES["confirm"], power.BASE, rates, N, seed=2)
         assert abs(caught - published) < 0.07
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("edit", "published"),
+    [
+        ("no-op", 0.046),
+        ("1 stable task broken", 0.018),
+        ("5 stable tasks broken", 0.0),
+        ("+4.4 points (30 tasks .5 to .65)", 0.37),
+        ("+10 points (30 tasks .5 to .85)", 0.94),
+        ("+10 points (23 tasks .05 to .5)", 0.78),
+        ("+10 points and 3 broken", 0.13),
+    ],
+)
+def test_one_confirm_draw_accepts_at_the_published_rates(edit, published):
+    error = (max(published * (1 - published), 0.01) / N) ** 0.5
+    assert abs(accepted("confirm", edit) - published) < 3 * error + 0.01
 
 
 @pytest.mark.slow

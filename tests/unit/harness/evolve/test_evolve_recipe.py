@@ -11,6 +11,7 @@ from evolve_world import H0, MENU
 from harness.bundle import Bundle, Component
 from harness.edit import AddComponent, SetParam, apply
 from harness.evolve.catalogue import CatalogueError, concrete, load_catalogue
+from harness.evolve.parts import NEEDS
 from harness.evolve.recipe import RECIPES, RecipeError, check_needs, load_recipe, parse_recipe
 
 HOUSEHOLD = RECIPES / "catalogue" / "household.yaml"
@@ -28,7 +29,7 @@ def test_every_shipped_recipe_loads(path: Path):
     recipe, parts = load_recipe(path)
     assert recipe.name == path.stem
     assert (parts is None) == recipe.off
-    check_needs(recipe, parts, {"labels", "repeats", "harness_trace"})
+    check_needs(recipe, parts, set(NEEDS) - {"embeddings"})
 
 
 def test_a_misspelt_recipe_part_or_parameter_names_the_nearest():

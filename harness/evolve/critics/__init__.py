@@ -1,0 +1,1 @@
+"""Critics: the last opinion on candidates before anything is rolled out."""

@@ -1,0 +1,1 @@
+"""Language models for the roles of evolution: endpoints, budget, journal, structured answers."""

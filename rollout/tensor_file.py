@@ -1,0 +1,172 @@
+"""Safetensors files in one pass: written from pieces and read into place, checksummed on the way.
+
+The library reads what is written here, and the other way round; it copies a file's content several
+times on each way, which costs more than the disk does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import zlib
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+DTYPES: Mapping[str, type] = {
+    "I64": np.int64, "F64": np.float64, "I32": np.int32, "F32": np.float32, "BOOL": np.bool_,
+}  # fmt: skip
+"""Names of the format, by falling alignment: tensors lie in that order, so each is aligned."""
+
+_NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
+CHUNK = 4 << 20
+
+
+class TensorFileError(ValueError):
+    """A file that is no tensor file, is cut short, or whose checksum differs."""
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Sequence[np.ndarray]]) -> dict[str, Any]:
+    """Write one-dimensional tensors, each the concatenation of its pieces, and sync the file.
+
+    Returns crc32 and bytes of the file. Pieces of a tensor have one dtype of DTYPES.
+    """
+    order = sorted(tensors, key=lambda name: list(_NAMES).index(tensors[name][0].dtype))
+    header: dict[str, Any] = {}
+    end = 0
+    for name in order:
+        count = sum(map(len, tensors[name]))
+        begin, end = end, end + count * tensors[name][0].dtype.itemsize
+        dtype = _NAMES[tensors[name][0].dtype]
+        header[name] = {"dtype": dtype, "shape": [count], "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+
+    crc = size = 0
+    # Each chunk is on its way to the disk while the next is made, so that little is left to sync.
+    with path.open("wb", buffering=0) as file, _Line() as writing:
+
+        def write(data: memoryview) -> None:
+            begin = file.tell()
+            while data:
+                data = data[file.write(data) :]
+            # Linux begins to write dirty pages that are not needed, and does not wait for them.
+            os.posix_fadvise(file.fileno(), begin, file.tell() - begin, os.POSIX_FADV_DONTNEED)
+
+        for chunk in (memoryview(struct.pack("<Q", len(text)) + text), *_chunks(order, tensors)):
+            writing.put(write, chunk)
+            crc = zlib.crc32(chunk, crc)
+            size += len(chunk)
+        writing.finish()
+        os.fsync(file.fileno())
+    return {"crc32": crc, "bytes": size}
+
+
+def read_tensors(
+    path: Path, described: Mapping[str, Any], into: Mapping[str, np.ndarray] | None = None
+) -> dict[str, np.ndarray]:
+    """The tensors of the file, checked against what `write_tensors` returned.
+
+    into: contiguous arrays that the tensors are read to, by name. A file that was described by its
+    sha256 is checked by that. Raises TensorFileError; OSError as reading does.
+    """
+    out = dict(into or {})
+    sha = None if "crc32" in described else hashlib.sha256()
+    crc = 0
+    with path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != described["bytes"]:
+            raise TensorFileError(f"{path} has {size} bytes, expected {described['bytes']}")
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
+        text = file.read(length) if length < size else b""
+        try:
+            header = json.loads(text)
+            entries = sorted(
+                (e["data_offsets"], name, np.dtype(DTYPES[e["dtype"]]), e["shape"])
+                for name, e in header.items() if name != "__metadata__"
+            )  # fmt: skip
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise TensorFileError(f"{path} has no header of tensors: {error}") from error
+        for piece in (start, text):
+            crc = zlib.crc32(piece, crc)
+            if sha:
+                sha.update(piece)
+        for _, name, dtype, shape in entries:
+            array = out.get(name)
+            if array is None:
+                out[name] = array = np.empty(shape, dtype)
+            if array.dtype != dtype or list(array.shape) != shape:
+                raise TensorFileError(
+                    f"{path}: tensor {name} is {dtype} {shape}, expected {array.dtype} "
+                    f"{list(array.shape)}"
+                )
+            view = memoryview(array).cast("B") if array.size else memoryview(b"")
+            done = 0
+            while done < len(view):
+                got = file.readinto(view[done:])
+                if not got:
+                    raise TensorFileError(f"{path} ends within tensor {name}")
+                done += got
+            crc = zlib.crc32(view, crc)
+            if sha:
+                sha.update(view)
+    found, expected = (sha.hexdigest(), described["sha256"]) if sha else (crc, described["crc32"])
+    if found != expected:
+        raise TensorFileError(
+            f"{path} has {'sha256' if sha else 'crc32'} {found}, expected {expected}: it changed "
+            "after it was written"
+        )
+    return out
+
+
+def _chunks(
+    order: Sequence[str], tensors: Mapping[str, Sequence[np.ndarray]]
+) -> Iterator[memoryview]:
+    """The tensors' bytes in pieces of about CHUNK bytes."""
+    for name in order:
+        held: list[np.ndarray] = []
+        size = 0
+        for piece in tensors[name]:
+            held.append(piece)
+            size += piece.nbytes
+            if size >= CHUNK:
+                yield _joined(held)
+                held, size = [], 0
+        if size:
+            yield _joined(held)
+
+
+def _joined(pieces: Sequence[np.ndarray]) -> memoryview:
+    array = np.ascontiguousarray(pieces[0]) if len(pieces) == 1 else np.concatenate(pieces)
+    return memoryview(array).cast("B")
+
+
+class _Line:
+    """Calls in another thread, one after the other, at most a few chunks behind."""
+
+    def __init__(self, ahead: int = 4) -> None:
+        self._pool = ThreadPoolExecutor(1)
+        self._open: deque[Future[Any]] = deque()
+        self._ahead = ahead
+
+    def __enter__(self) -> _Line:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def put(self, call: Any, *args: Any) -> None:
+        if len(self._open) >= self._ahead:
+            self._open.popleft().result()
+        self._open.append(self._pool.submit(call, *args))
+
+    def finish(self) -> None:
+        while self._open:
+            self._open.popleft().result()
