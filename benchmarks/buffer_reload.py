@@ -68,6 +68,7 @@ def main() -> None:
 
 
 def measure(root: Path, rounds: int, each: int, tokens: int) -> None:
+    ReplayBuffer(root / "warm", 1, each).append(0, "incumbent", make_round(0, 8, tokens))  # imports
     buffer = ReplayBuffer(root / "buffer", rounds, rounds * each)
     append_s = write_s = 0.0
     size = 0

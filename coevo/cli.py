@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,8 +15,9 @@ from coevo import harness_cli
 EXIT_BAD_INPUT = 2
 EXIT_BUG = 70
 EXIT_STOPPED = 75
+EXIT_PIPE = 141
 """0 done · 2 bad input · 70 a bug or a broken part: not to be requeued · 75 stopped on request or
-by infrastructure: resume it."""
+by infrastructure: resume it · 141 the reader of the output has left, as a shell says it."""
 
 ACCEPT_CONFIG = (
     "go on with a run that was begun under another configuration; the change is recorded"
@@ -91,7 +94,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         top.error(f"unrecognized arguments: {' '.join(rest)}")
     from coevo import commands
 
-    return commands.dispatch(arguments)
+    try:
+        code = commands.dispatch(arguments)
+        sys.stdout.flush()
+        return code
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and _reader_left():
+            return EXIT_PIPE
+        # The outermost frame. Python's own exit code, 1, is also that of a process that Ray's C++
+        # ends when the cluster is lost: a job would be requeued for a bug, for ever.
+        traceback.print_exc()
+        print("coevo: this is a bug; please report the lines above", file=sys.stderr)
+        return EXIT_BUG
+
+
+def _reader_left() -> bool:
+    """Whether standard output is a pipe that nobody reads any more (`coevo … | head`); if so, what
+    is still buffered goes nowhere. Other pipes of a run may break too, and that is a bug."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def _is_override(text: str) -> bool:

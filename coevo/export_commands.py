@@ -217,7 +217,8 @@ def own_model(found: Run) -> Path | None:
 
     config = RunDir.open(found.path).config()
     if config.policy.warmstart is None:
-        return Path(config.policy.model) if Path(config.policy.model or "").is_dir() else None
+        named = Path(config.policy.model or "")
+        return named if (named / "tokenizer.json").is_file() else None
     try:
         key = cache_key(config.policy.warmstart, config.environment)
     except BundleError:  # the harness that it was taught with has moved

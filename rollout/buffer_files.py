@@ -16,7 +16,6 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -131,7 +130,7 @@ def to_table(trajectories: Sequence[Trajectory]) -> pa.Table:
         "sandbox": [t.sandbox for t in trajectories],
         "trace_ref": [t.trace_ref for t in trajectories],
         "segments": [len(t.segments) for t in trajectories],
-        "tokens": [sum(map(len, t.segments)) for t in trajectories],
+        "tokens": [sum(len(s.token_ids) for s in t.segments) for t in trajectories],
     }
     return pa.Table.from_pydict(columns, schema=COLUMNS)
 
@@ -358,22 +357,26 @@ def write_part(
     beside.mkdir(parents=True)
     if new_round:
         fsync(directory.parent.parent)
-    segments = [(row, s) for row, t in enumerate(trajectories) for s in t.segments]
+    segments = [s for t in trajectories for s in t.segments]
     tensors: dict[str, list[np.ndarray]] = {
-        name: [np.asarray(getattr(s, name), dtype=TOKEN_DTYPES[name]) for _, s in segments]
+        name: [np.asarray(getattr(s, name), dtype=TOKEN_DTYPES[name]) for s in segments]
         or [np.zeros(0, TOKEN_DTYPES[name])]
         for name in ("token_ids", "loss_mask", "logprobs", "versions")
     }
-    tensors["offsets"] = [np.cumsum([0, *(len(s) for _, s in segments)], dtype=np.int64)]
-    tensors["trajectory"] = [np.array([row for row, _ in segments], dtype=np.int64)]
-    tensors["temperatures"] = [np.array([s.temperature for _, s in segments], dtype=np.float64)]
-    # The records are made while the tokens are on their way to the disk.
-    with ThreadPoolExecutor(1) as other:
-        writing = other.submit(write_tensors, beside / TOKENS, tensors)
+    rows = np.repeat(np.arange(len(trajectories)), [len(t.segments) for t in trajectories])
+    offsets = np.cumsum([0, *(len(s.token_ids) for s in segments)], dtype=np.int64)
+    tensors["offsets"] = [offsets]
+    tensors["trajectory"] = [rows]
+    tensors["temperatures"] = [np.array([s.temperature for s in segments], dtype=np.float64)]
+    table: pa.Table = COLUMNS.empty_table()
+
+    def write_records() -> None:
+        nonlocal table
         table = to_table(trajectories)
         pq.write_table(table, beside / RECORDS)
         fsync(beside / RECORDS)
-        described = writing.result()
+
+    described = write_tensors(beside / TOKENS, tensors, meanwhile=write_records)
     manifest = {
         "schema": SCHEMA,
         "round": round,
@@ -381,7 +384,7 @@ def write_part(
         "sequence": sequence,
         "trajectories": len(trajectories),
         "segments": len(segments),
-        "tokens": sum(len(s) for _, s in segments),
+        "tokens": int(offsets[-1]),
         "infra_errors_left_out": left_out,
         "files": {RECORDS: _describe(beside / RECORDS), TOKENS: described},
     }

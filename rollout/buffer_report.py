@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pyarrow import ArrowException
@@ -145,5 +146,5 @@ def _summary(part: Part) -> PartSummary:
     )
 
 
-def _counts(values: np.ndarray) -> dict[object, int]:
+def _counts(values: np.ndarray) -> dict[Any, int]:
     return dict(sorted(Counter(values.tolist()).items()))

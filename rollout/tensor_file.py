@@ -12,7 +12,7 @@ import os
 import struct
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,16 +25,21 @@ DTYPES: Mapping[str, type] = {
 """Names of the format, by falling alignment: tensors lie in that order, so each is aligned."""
 
 _NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
-CHUNK = 4 << 20
+CHUNK = 2 << 20
 
 
 class TensorFileError(ValueError):
     """A file that is no tensor file, is cut short, or whose checksum differs."""
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Sequence[np.ndarray]]) -> dict[str, Any]:
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, Sequence[np.ndarray]],
+    meanwhile: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
     """Write one-dimensional tensors, each the concatenation of its pieces, and sync the file.
 
+    meanwhile: called while the last of it is on its way to the disk.
     Returns crc32 and bytes of the file. Pieces of a tensor have one dtype of DTYPES.
     """
     order = sorted(tensors, key=lambda name: list(_NAMES).index(tensors[name][0].dtype))
@@ -63,8 +68,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Sequence[np.ndarray]]) -> di
             writing.put(write, chunk)
             crc = zlib.crc32(chunk, crc)
             size += len(chunk)
+        writing.put(os.fsync, file.fileno())
+        meanwhile()
         writing.finish()
-        os.fsync(file.fileno())
     return {"crc32": crc, "bytes": size}
 
 
@@ -107,7 +113,7 @@ def read_tensors(
                     f"{path}: tensor {name} is {dtype} {shape}, expected {array.dtype} "
                     f"{list(array.shape)}"
                 )
-            view = memoryview(array).cast("B") if array.size else memoryview(b"")
+            view = _bytes(array)
             done = 0
             while done < len(view):
                 got = file.readinto(view[done:])
@@ -144,8 +150,12 @@ def _chunks(
 
 
 def _joined(pieces: Sequence[np.ndarray]) -> memoryview:
-    array = np.ascontiguousarray(pieces[0]) if len(pieces) == 1 else np.concatenate(pieces)
-    return memoryview(array).cast("B")
+    return _bytes(np.ascontiguousarray(pieces[0]) if len(pieces) == 1 else np.concatenate(pieces))
+
+
+def _bytes(array: np.ndarray) -> memoryview:
+    """A contiguous array's memory."""
+    return array.view(np.uint8).data if array.size else memoryview(b"")
 
 
 class _Line:

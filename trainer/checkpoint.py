@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollout.buffer_files import fsync
+from harness.atomic import fsync, write_json
 from trainer.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -30,15 +30,6 @@ _STATE_KEY = "coevo"
 def sha256(path: Path) -> str:
     with path.open("rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON beside `path`, flush and rename."""
-    beside = path.with_name(path.name + ".tmp")
-    beside.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
-    fsync(beside)
-    os.replace(beside, path)
-    fsync(path.parent)
 
 
 def staging(directory: Path) -> Path:

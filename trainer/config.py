@@ -135,7 +135,8 @@ class TrainerConfig(BaseModel):
     publish_timeout_s: float = Field(
         600.0,
         gt=0,
-        description="Longest a collective publication may take before the run is ended.",
+        description="Longest wait for the engines to join a collective publication; after twice that "
+        "the run is ended.",
     )
     rank_timeout_s: float = Field(
         3600.0, gt=0, description="Longest a call to the ranks may take before the run is ended."

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import save_file
 
-from rollout.buffer_files import fsync
+from harness.atomic import fsync, replacing, write_json
 from rollout.policy.broadcast import Broadcast, Bucket, plan_buckets
 from rollout.policy.collective import BroadcastError, Sender
 from rollout.policy.weights import fingerprint_file
-from trainer.checkpoint import write_json
 from trainer.errors import PublishError
 from trainer.lora import ADAPTER_WEIGHTS, plain_weights, write_adapter_config
 
@@ -53,13 +52,9 @@ def publish(weights: Iterable[tuple[str, torch.Tensor]], path: Path, write: bool
             raise PublishError(
                 f"parameter {name} holds a value that is not finite; it will not be published"
             )
-    path.parent.mkdir(parents=True, exist_ok=True)
     marker_of(path).unlink(missing_ok=True)
-    beside = path.with_name(path.name + ".tmp")
-    save_file(tensors, str(beside), metadata={"format": "pt"})
-    fsync(beside)
-    os.replace(beside, path)
-    fsync(path.parent)
+    with replacing(path) as beside:
+        save_file(tensors, str(beside), metadata={"format": "pt"})
     fingerprint = fingerprint_file(path)
     write_json(
         marker_of(path),

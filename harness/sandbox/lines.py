@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import cast
 
 
 class LineTooLong(ValueError):
@@ -60,8 +61,8 @@ class Lines(asyncio.Protocol):
     # What the loop calls:
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not isinstance: a transport of uvloop, which Ray's actors run on, is one by its methods only.
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         *whole, rest = data.split(b"\n")

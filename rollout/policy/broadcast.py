@@ -35,7 +35,7 @@ class Bucket:
 @dataclass(frozen=True, slots=True)
 class Broadcast:
     """One publication. host, port: of the sender's store. receivers: processes that must join: one a
-    worker of every engine. timeout_s: for joining, and for each bucket."""
+    worker of every engine. timeout_s: for joining, and for each bucket; the whole may take twice that."""
 
     host: str
     port: int

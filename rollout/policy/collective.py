@@ -117,6 +117,7 @@ class Sender:
 
     def __init__(self, plan: Broadcast, device: torch.device) -> None:
         self._plan, self._device = plan, device
+        self._end = time.monotonic() + 2 * plan.timeout_s
         self._full: queue.Queue[torch.Tensor | None] = queue.Queue(AHEAD)
         self._failure: BaseException | None = None
         self._print = Fingerprint()
@@ -146,24 +147,26 @@ class Sender:
     def finish(self) -> str:
         """Wait until all is sent; the fingerprint. Raises BroadcastError."""
         self._put(None)
-        self._thread.join(self._plan.timeout_s * 2)
+        self._thread.join(max(0.0, self._end - time.monotonic()))
         if self._failure is None and self._thread.is_alive():
-            raise BroadcastError(
-                f"{self._plan} did not end within twice {self._plan.timeout_s:g} s; an engine stopped "
-                "receiving"
-            )
+            self._failure = self._late()
         if self._failure is not None:
             raise BroadcastError(f"{self._plan} failed: {self._failure}") from self._failure
         return self._print.hexdigest()
 
+    def _late(self) -> BroadcastError:
+        return BroadcastError(
+            f"it did not end within twice {self._plan.timeout_s:g} s; an engine stopped receiving"
+        )
+
     def _put(self, item: torch.Tensor | None) -> None:
-        end = time.monotonic() + self._plan.timeout_s * 2
-        while self._failure is None and time.monotonic() < end:
+        while self._failure is None:
             try:
                 self._full.put(item, timeout=0.1)
                 return
             except queue.Full:
-                continue
+                if time.monotonic() > self._end:
+                    self._failure = self._late()
 
     def _run(self) -> None:
         try:

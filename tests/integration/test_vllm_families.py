@@ -88,9 +88,7 @@ class Cluster:
         self.loop = asyncio.new_event_loop()
         self.models = {f: tiny_model(f, root / f) for f in FAMILIES}
         qwen3, llama = (self.config(f) for f in FAMILIES)
-        lora = qwen3.model_copy(
-            update={"lora": ServedLoRAConfig(rank=8), "batching": "continuous"}
-        )
+        lora = qwen3.model_copy(update={"lora": ServedLoRAConfig(rank=8), "batching": "continuous"})
 
         async def start() -> tuple[VLLMEngine, ReplicaSet]:
             return await asyncio.gather(VLLMEngine.start(lora), start_replicas(llama, 2))

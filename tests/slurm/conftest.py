@@ -1,11 +1,11 @@
-"""One throw-away Slurm for all tests here, and jobs that wait for time to pass, started at once."""
+"""One throw-away Slurm for all tests here, and a fleet of small jobs in it, started at once."""
 
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,32 +48,46 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("runs with a space")
 
 
-@pytest.fixture(scope="session")
-def long_jobs(slurm: ThrowawaySlurm, runs: Path, scratch: Path) -> Mapping[str, JobUnderTest]:
-    """Jobs that need a minute or more, side by side with all other tests."""
-    jobs: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-        "time-limit": ({"steps": 35, "seconds": 1.0}, {"time": "0:01:00", "signal_lead_s": 20}),
-        "long-phase": ({"steps": 1, "seconds": 600}, {"time": "0:01:00", "signal_lead_s": 20}),
-        "stuck": ({"steps": 10, "dies_at": 2}, {"max_restarts": 2}),
+@dataclass(frozen=True)
+class Case:
+    """A job of the fleet. steps, cluster: settings; disturb: what happens to it in its third phase."""
+
+    steps: Mapping[str, Any]
+    cluster: Mapping[str, Any] = field(default_factory=dict)
+    tasks: int = 1
+    disturb: Callable[[JobUnderTest], object] | None = None
+
+
+SHORT = {"time": "0:01:00", "signal_lead_s": 20}
+FLEET = {
+    "long-phase": Case({"steps": 1, "seconds": 600}, SHORT),
+    "time-limit": Case({"steps": 35, "seconds": 1.0}, SHORT),
+    "stuck": Case({"steps": 10, "dies_at": 2}, {"max_restarts": 2}),
+    "bug": Case({"steps": 10, "bug_at": 1}),
+    "signalled": Case({"steps": 20}, disturb=lambda job: job.signal("USR1")),
+    "array": Case({"steps": 30}, tasks=2, disturb=lambda job: job.signal("USR1", task=0)),
+    "cancelled": Case({"steps": 200}, disturb=lambda job: job.slurm.ask("scancel", job.id)),
+    "preempted": Case(
+        {"steps": 40}, {"partition": "spot"}, disturb=lambda job: job.preempt("high")
+    ),
+    "node-lost": Case(
+        {"steps": 120}, {"partition": "frail", "nodes": 2},
+        disturb=lambda job: job.slurm.kill_node("n4"),
+    ),
+    "daemon-lost": Case({"steps": 30}, disturb=lambda job: job.kill_daemon()),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fleet(slurm: ThrowawaySlurm, runs: Path, scratch: Path) -> Mapping[str, JobUnderTest]:
+    """All jobs that mostly wait, side by side with each other and with the tests of the engines."""
+    jobs = {
+        name: submit_steps(slurm, runs / name, scratch, case.steps, case.cluster, case.tasks)
+        for name, case in FLEET.items()
     }
-    return {
-        name: submit_steps(slurm, runs / name, scratch, settings, cluster)
-        for name, (settings, cluster) in jobs.items()
-    }
-
-
-@pytest.fixture
-def steps(slurm: ThrowawaySlurm, long_jobs: object, tmp_path: Path, scratch: Path) -> Iterator[Any]:
-    """Submit a job whose driver does numbered steps: `steps({"steps": 3}, nodes=2)`."""
-    jobs: list[JobUnderTest] = []
-
-    def submit(settings: Mapping[str, Any], runs: int = 1, **cluster: Any) -> JobUnderTest:
-        directory = tmp_path / f"it is {len(jobs)}"
-        jobs.append(submit_steps(slurm, directory, scratch, settings, cluster, runs))
-        return jobs[-1]
-
-    yield submit
-    for job in jobs:
-        slurm.ask("scancel", job.id)
-        if sys.exc_info()[0] is not None:
-            print(job.told())
+    for name, case in FLEET.items():
+        if case.disturb is not None:
+            for run in range(case.tasks):
+                jobs[name].wait_for_phases(2, run)
+            case.disturb(jobs[name])
+    return jobs

@@ -44,6 +44,17 @@ class JobUnderTest:
         target = self.id if task is None else f"{self.id}_{task}"
         self.slurm.ask("scancel", f"--signal={name}", "--batch", target)
 
+    def preempt(self, partition: str) -> None:
+        """A job of a higher partition takes the node for a second."""
+        wrap = ["--exclusive", "-o", "/dev/null", "--wrap", "sleep 1"]
+        self.slurm.ask("sbatch", "-p", partition, *wrap)
+
+    def kill_daemon(self) -> None:
+        """The step of the head, by SIGKILL."""
+        steps = self.slurm.ask("squeue", "-h", "-s", "-j", self.id, "-o", "%i").split()
+        (daemon,) = [step for step in steps if not step.endswith((".batch", ".extern"))]
+        self.slurm.ask("scancel", "--signal=KILL", daemon)
+
     def events(self, kind: str, run: int = 0) -> list[dict[str, Any]]:
         file = self.runs[run] / "attempts.jsonl"
         lines = file.read_text().splitlines() if file.exists() else []

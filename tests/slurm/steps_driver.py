@@ -16,6 +16,7 @@ from pathlib import Path
 import yaml
 
 from coevo.cli import EXIT_BUG, EXIT_STOPPED
+from coevo.launcher import wait_for_head
 from coevo.stop import STOP, StopRequested
 from harness.evolve.journal import Journal
 
@@ -30,6 +31,9 @@ async def run(directory: Path) -> int:
         await asyncio.sleep(settings["seconds"])
         return began
 
+    head = Path(sys.argv[sys.argv.index("--address-file") + 1])
+    if settings.get("ray"):
+        wait_for_head(head, 200)
     for step in range(settings["steps"]):
         if step == settings.get("bug_at"):
             raise ZeroDivisionError("a bug")
@@ -40,6 +44,8 @@ async def run(directory: Path) -> int:
         except StopRequested as stop:
             print(stop, flush=True)
             return EXIT_STOPPED
+    if settings.get("ray"):
+        wait_for_head(head, 1)  # it answers still
     return 0
 
 

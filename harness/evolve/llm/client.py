@@ -10,7 +10,7 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
@@ -332,7 +332,7 @@ class Chat:
         await self.journal.once(f"failed/{ask.role}", self._failures, compute)
 
     @asynccontextmanager
-    async def _slot(self) -> Any:
+    async def _slot(self) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
         if self._gate is None or self._gate_loop is not loop:
             self._gate, self._gate_loop = asyncio.Semaphore(self.config.concurrency), loop

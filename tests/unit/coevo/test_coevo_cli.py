@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,3 +69,22 @@ def test_overrides_may_stand_before_and_after_options(
     assert "did you mean 'rounds'?" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["experiment", QUICKSTART, "--arms", "frozen", "--sead=1"])
+
+
+def test_a_reader_that_leaves_early_is_no_bug(tmp_path: Path) -> None:
+    bundle = shlex.quote(str(Path(QUICKSTART).parent / "harness" / "household"))
+    command = f"{sys.executable} -m coevo.cli harness show --json {bundle} | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["141"]
+    assert done.stderr == ""
+
+
+def test_a_bug_ends_with_70_and_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_: object) -> int:
+        raise ZeroDivisionError("here")
+
+    monkeypatch.setattr("coevo.commands.dispatch", broken)
+    assert main(["status", "runs/it"]) == 70
+    assert "ZeroDivisionError: here" in capsys.readouterr().err

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from coevo.config import load_config
+from coevo.config import RunConfig, load_config
 from coevo.evaluation import Evaluator
 from coevo.live import LiveTable
 from coevo.loop import Loop
+from coevo.records import Evaluation
 from coevo.rollouts import Serving, TaskSource, episode_specs, routed_specs
 from coevo.rundir import RunDir
 from coevo.sealed import SealedReads
@@ -192,3 +194,79 @@ def test_a_rollback_is_a_line_of_the_lineage_and_a_resumed_run_adds_none(pointed
             ("pointer", 0, LAMP.id),
             ("rollback", 2, MAIN.id),
         ]
+
+
+# --- a whole run, its episodes ended by a rule ---
+
+RECIPE = """
+schema: 1
+name: conflict
+selector: batch
+analyst: rules
+director: catalogue
+proposer: {catalogue: {files: [%s], k: 1}}
+screens: [manifest, canonical, build, smoke]
+acceptor: {paired: {repeats: 2, repeats_max: 2}}
+router: {isolated: {variants: 2, by: [task_type]}}
+patience: 9
+"""
+
+
+class Ruled(Pool):
+    """With a goal filter carrying works and lamps do not; without one it is the reverse."""
+
+    async def run(self, specs, bundles, level, done):
+        self.asked += specs
+        return [EpisodeResult(self.ruled(spec, bundles)) for spec in specs]
+
+    def ruled(self, spec: EpisodeSpec, bundles: Path) -> Trajectory:
+        filtered = "goal_filter" in (bundles / spec.harness_id / "harness.yaml").read_text()
+        success = filtered != (spec.task.features["task_type"] == "look_light")
+        return replace(self.end(spec), success=success, reward=float(success))
+
+
+def conflict(path: Path, name: str) -> RunConfig:
+    catalogue = ROOT / "configs" / "evolve" / "catalogue" / "household.yaml"
+    (path / "conflict.yaml").write_text(RECIPE % catalogue)
+    types = "[look_light, pick_place]"
+    return load_config(
+        ROOT / "configs" / "smoke.yaml",
+        [
+            f"runs_dir={path}", f"name={name}", "mode=harness", "rounds=3", "tasks.per_round=12",
+            "tasks.samples=4", f"evolution.recipe={path / 'conflict.yaml'}",
+            "environment.options.counts={evolve: 24, heldout: 12}",
+            f"environment.options.task_types={types}", "evaluation.episodes=12",
+            "evaluation.final=12",
+        ],
+    )  # fmt: skip
+
+
+def go(path: Path, name: str, pool: Pool) -> RunDir:
+    config = conflict(path, name)
+    run = RunDir.create(path / name, config, {})
+    stack = Stack(config, None, cast(Any, None), cast(Any, pool), "in_process", "")
+    with run:
+        asyncio.run(Loop(run, config, stack, LiveTable(None)).go())
+    return run
+
+
+def test_a_run_forks_routes_its_rollouts_and_is_measured_by_routing(tmp_path):
+    pool = Ruled()
+    run = go(tmp_path, "whole", pool)
+    rounds = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert rounds[0]["evolution"]["outcome"] == "forked"
+    assert rounds[0]["variants"] == {}
+    assert rounds[0]["heldout"]["success"] == 0.5
+    assert {name: item["tasks"] for name, item in rounds[1]["variants"].items()} == {
+        "main": 7,
+        "R0-01": 5,
+    }
+    assert rounds[1]["harness_id"] == rounds[0]["harness_id"]
+    assert rounds[1]["evolve"]["success"] == rounds[1]["heldout"]["success"] == 1.0
+    assert rounds[0]["evolution"]["rollouts"] > 0
+    held_out = Evaluation.from_json(json.loads(run.evaluation(1).read_text()), "heldout")
+    assert {len(item.task_ids) for item in held_out.variants.values()} == {6}
+    again = Ruled()
+    resumed = go(tmp_path, "whole", again)
+    assert again.asked == []
+    assert (resumed.path / "metrics.jsonl").read_text() == "\n".join(map(json.dumps, rounds)) + "\n"

@@ -44,9 +44,7 @@ def test_an_episode_ends_once() -> None:
     manager.admit(0, 2)
     manager.accept(2)
     for act in (manager.accept, manager.reject):
-        with pytest.raises(
-            StalenessError, match=r"1 episodes are \w+, 0 are running"
-        ):
+        with pytest.raises(StalenessError, match=r"1 episodes are \w+, 0 are running"):
             act()
     manager.release(1)
     with pytest.raises(StalenessError, match="2 accepted episodes are released, 1 are there"):

@@ -50,3 +50,33 @@ def test_bf16_accumulates_gradients_in_fp32() -> None:
     assert found["bf16"] == {"enabled": True}
     assert found["data_types"] == {"grad_accum_dtype": "fp32"}
     assert found["managed_gradient_accumulation"] is False
+
+
+def test_offloaded_states_keep_torchs_optimiser() -> None:
+    config = TrainerConfig.model_validate(
+        {"zero_stage": 3, "offload": {"optimizer": "cpu", "params": "cpu"}}
+    )
+    found = compat.deepspeed_config(config)
+    assert found["zero_optimization"]["offload_optimizer"] == {"device": "cpu"}
+    assert found["zero_optimization"]["offload_param"] == {"device": "cpu"}
+    assert found["zero_force_ds_cpu_optimizer"] is False
+    inference = compat.inference_config(config)["zero_optimization"]
+    assert inference == {"stage": 3, "overlap_comm": False, "offload_param": {"device": "cpu"}}
+
+
+def test_deepspeed_reads_universal_checkpoints_by_a_setting_of_its_config() -> None:
+    from deepspeed.checkpoint import ds_to_universal
+    from deepspeed.runtime.engine import DeepSpeedEngine
+
+    assert callable(ds_to_universal.main)
+    source = inspect.getsource(DeepSpeedEngine.load_universal_checkpoint)
+    assert "self._config.load_universal_checkpoint" in source
+
+
+def test_peft_scales_adapters_without_switching_gradients() -> None:
+    from peft.helpers import rescale_adapter_scale
+    from peft.tuners.lora import LoraLayer
+
+    assert set(inspect.signature(rescale_adapter_scale).parameters) == {"model", "multiplier"}
+    assert "requires_grad" not in inspect.getsource(rescale_adapter_scale)
+    assert {"get_base_layer"} <= set(dir(LoraLayer))

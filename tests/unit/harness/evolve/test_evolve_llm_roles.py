@@ -140,12 +140,18 @@ def test_a_finding_that_does_not_fit_the_traces_is_refused(ask, change, said):
         ask(lambda request: findings(request, **change), analyst.digest)
 
 
-def test_no_batch_is_left_unpaid_where_another_fails(ask):
+def test_a_batch_that_fails_cuts_no_other_off(ask):
+    answered = []
+
     def respond(request):
-        return fails(400, "no") if "## Task task-00" in asked(request) else findings(request)
+        if "## Task task-00" in asked(request):
+            return fails(400, "no")
+        answered.append(request)
+        return findings(request)
 
     with pytest.raises(EndpointError):
         ask(respond, LLMAnalyst(rules=RULES, batch=1).digest)
+    assert len(answered) == len(OPEN) - 1
 
 
 @pytest.mark.parametrize("analyst", [RULES, LLMAnalyst(rules=RULES, max_asked=1)])
