@@ -17,6 +17,7 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -78,16 +79,41 @@ def calls(trajectories: Sequence[Trajectory], temperature: float) -> list[list[R
 STOP = 1  # <|end|> of the tokenizer above
 
 
-def cpu_seconds(pids: Sequence[int]) -> float:
-    """Of the processes and all their children, dead ones of living parents included."""
+@dataclass(frozen=True)
+class Cpu:
+    """CPU seconds so far: the engine's process, the workers' own, their harness processes."""
+
+    engine: float
+    workers: float
+    harnesses: float
+
+    @classmethod
+    def now(cls, engine: int, workers: Sequence[int]) -> Cpu:
+        below = [child for pid in workers for child in psutil.Process(pid).children(recursive=True)]
+        return cls(
+            _cpu([psutil.Process(engine)], False),
+            _cpu([psutil.Process(pid) for pid in workers], False),
+            _cpu(below, True),
+        )
+
+    def __sub__(self, other: Cpu) -> Cpu:
+        return Cpu(
+            self.engine - other.engine,
+            self.workers - other.workers,
+            self.harnesses - other.harnesses,
+        )
+
+
+def _cpu(processes: Sequence[psutil.Process], ended: bool) -> float:
+    """ended: with that of their children that have ended."""
     total = 0.0
-    for pid in pids:
-        for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
-            try:
-                times = process.cpu_times()
-            except psutil.NoSuchProcess:
-                continue
-            total += times.user + times.system + times.children_user + times.children_system
+    for process in processes:
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system
+        total += times.children_user + times.children_system if ended else 0.0
     return total
 
 
@@ -129,11 +155,11 @@ async def measure(options: argparse.Namespace, model: str) -> None:
         await pool.run(specs(0)[: 2 * options.workers], Path(bundles), "off")  # caches, imports
         ratios = []
         for number in range(1, options.repeats + 1):
-            before = cpu_seconds([engine_pid]), cpu_seconds(workers)
+            before = Cpu.now(engine_pid, workers)
             began = time.perf_counter()
             results = await pool.run(specs(number), Path(bundles), options.trace)
             stack_s = time.perf_counter() - began
-            after = cpu_seconds([engine_pid]), cpu_seconds(workers)
+            spent = Cpu.now(engine_pid, workers) - before
             trajectories = [r.trajectory for r in results]
             turns = calls(trajectories, config.temperature)
             prompt = sum(t.cost.prompt_tokens for t in trajectories)
@@ -154,7 +180,8 @@ async def measure(options: argparse.Namespace, model: str) -> None:
                 f"{len(results)} episodes, {asked} calls, {prompt} prompt and {sampled} sampled tokens: "
                 f"stack {sampled / stack_s:.0f} sampled tokens/s in {stack_s:.2f} s, engine alone "
                 f"{sampled / bare_s:.0f} in {bare_s:.2f} s, ratio {ratios[-1]:.2f}; CPU in the stack: "
-                f"engine {after[0] - before[0]:.2f} s, workers and harnesses {after[1] - before[1]:.2f} s"
+                f"engine {spent.engine:.2f} s, workers {spent.workers:.2f} s, harness processes "
+                f"{spent.harnesses:.2f} s"
             )
         print(f"ratio, median of {len(ratios)}: {sorted(ratios)[len(ratios) // 2]:.2f}")
         await pool.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import select
 import sys
 import traceback
 from collections.abc import Sequence
@@ -111,12 +112,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _reader_left() -> bool:
     """Whether standard output is a pipe that nobody reads any more (`coevo … | head`); if so, what
     is still buffered goes nowhere. Other pipes of a run may break too, and that is a bug."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
+    watch = select.poll()
+    watch.register(sys.stdout.fileno(), 0)
+    if not any(event & select.POLLERR for _, event in watch.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 def _is_override(text: str) -> bool:

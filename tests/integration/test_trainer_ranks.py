@@ -90,7 +90,7 @@ def test_the_cut_into_micro_batches_ranks_and_zero_stages_does_not_change_the_gr
     ]
     ragged = [
         {
-            "config": {**LINEAR, "zero_stage": z, "micro_batch_tokens": 90},
+            "config": {**LINEAR, "zero_stage": z, "micro_batch_tokens": 60},
             "batch": RAGGED,
             "out": tmp_path / f"ragged{z}",
         }
