@@ -9,6 +9,9 @@ step to the end of the last, and `TrainerEngine.train_step` over the same steps.
 without padding. A forward pass holds at most the same number of tokens, padding included, on both
 sides. The weights at the end are compared: both must have trained the same.
 
+On a CPU TRL's fused head scores every position; with Triton it leaves out those without loss, and the
+ratio is smaller.
+
 Memory is the peak of the process above what it held before its first step.
 """
 
