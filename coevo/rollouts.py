@@ -185,9 +185,7 @@ def routed_specs(
     ]  # fmt: skip
 
 
-def rollout_record(
-    asked: Sequence[Trajectory], finished: Sequence[Trajectory]
-) -> RolloutRecord:
+def rollout_record(asked: Sequence[Trajectory], finished: Sequence[Trajectory]) -> RolloutRecord:
     """asked: all episodes of the phase; finished: in the order in which they ended."""
     stats = phase_stats(asked, finished)
     return RolloutRecord(
