@@ -267,6 +267,20 @@ class VLLMCore:
             if output.finished
         ]
 
+    def score_alone(self, sequences: Sequence[tuple[int, ...]]) -> list[list[float]]:
+        """Log-probs of one sequence after the other, with nothing else in the engine.
+
+        vLLM maps adapters to the rows that are sampled and applies the map to prompt rows: with
+        adapters on, a second request in the batch ends the engine (einsum: size 8 against 55).
+        """
+        scores: dict[str, Any] = {}
+        for index, sequence in enumerate(sequences):
+            name = f"alone-{index}"
+            self.add(name, ScoreRequest(sequence))
+            while name not in scores:
+                scores.update(self.step())
+        return [scores[f"alone-{index}"] for index in range(len(sequences))]
+
     def update(self, path: str | Broadcast, version: int, fingerprint: str) -> None:
         """Replace the weights, or the adapter where `path` is an adapter directory.
 

@@ -81,6 +81,10 @@ class VLLMActor:
     async def score(self, sequences: list[tuple[int, ...]]) -> list[list[float]]:
         from rollout.policy.compat import ScoreRequest
 
+        if self._config.lora is not None:
+            return await asyncio.wrap_future(
+                self._running().call(lambda: self._core.score_alone(sequences))
+            )
         return await asyncio.wrap_future(
             self._running().submit([ScoreRequest(sequence) for sequence in sequences])
         )

@@ -90,7 +90,8 @@ class JobUnderTest:
         files = [*self.directory.glob("*.out")]
         for run in self.runs:
             files += [run / "attempts.jsonl", *run.glob("logs/*/*.log")]
-        parts = [f"job {self.id}: {self.state()}"]
+        why = self.slurm.ask("squeue", "-h", "-t", "all", "-j", self.id, "-o", "%T %r")
+        parts = [f"job {self.id}: {why}", self.slurm.ask("sinfo", "-N", "-l")]
         parts += [f"== {f} ==\n{f.read_text()[-3000:]}" for f in files if f.exists()]
         return "\n".join(parts)
 
