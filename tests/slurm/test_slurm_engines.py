@@ -70,6 +70,6 @@ def test_two_jobs_of_one_user_share_a_node_and_one_ends_without_the_other(
     assert long.decisions() == short.decisions() == ["done"]
     addresses = {(job.run / "logs/latest/address").read_text() for job in (short, long)}
     assert len(addresses) == 2
-    for job in (short, long):
-        (log,) = (job.run / "logs" / "latest").glob("ray-*.log")
-        assert "Ray runtime started" in log.read_text()
+    # `ray start` prints this some seconds after its head answers; the short job may end before.
+    (log,) = (long.run / "logs" / "latest").glob("ray-*.log")
+    assert "Ray runtime started" in log.read_text()
