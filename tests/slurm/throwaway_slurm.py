@@ -47,7 +47,7 @@ AccountingStorageType=accounting_storage/none
 MpiDefault=none
 MailProg=/bin/true
 ReturnToService=2
-SlurmdTimeout=30
+SlurmdTimeout=10
 GresTypes=gpu
 KillWait=5
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1
