@@ -16,7 +16,7 @@ from coevo.stack import Stack
 from harness.atomic import write_json
 from harness.evolve.engine import evolve
 from harness.evolve.journal import Journal, digest
-from harness.evolve.llm.client import Spent
+from harness.evolve.llm.account import Spent
 from harness.evolve.parts import Router
 from harness.evolve.records import Episode, EvalRequest
 from harness.evolve.state import CandidateReport, EvolutionState
@@ -129,11 +129,13 @@ class Evolver:
     async def _spent(self, journal: Journal, number: int) -> Spent:
         """What the language models had taken before this round, also of a round that was killed."""
 
-        async def compute() -> dict[str, float]:
-            return (self.llm.spent if self.llm is not None else Spent()).to_json()
-
         if self.llm is None:
             return Spent()
+        spent = self.llm.spent
+
+        async def compute() -> dict[str, float]:
+            return spent.to_json()
+
         return Spent(**await journal.once(f"{number}/llm-before", None, compute))
 
     def _keep(self, number: int, report: CandidateReport) -> None:

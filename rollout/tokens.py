@@ -11,8 +11,8 @@ from jinja2.exceptions import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from harness.events import EMPTY, Message, ToolCallSpec, ToolSpec
+from harness.function_calling import as_function, for_template
 from rollout.capture import Context, TokenCapture, TokenError
-from rollout.function_calling import as_function, for_template
 from rollout.tool_calls import PARSERS, Parsed, Parser, ParserName, parser_of, same
 
 PROBES: tuple[tuple[Message, ...], ...] = (

@@ -17,10 +17,10 @@ from typing import Any
 import ray
 
 from harness.events import ToolCallSpec
-from harness.evolve.llm.client import BACKOFF_S, MAX_WAIT_S, Spent
+from harness.evolve.llm.account import Spent, shortage
 from harness.evolve.llm.transport import CallFailed, Endpoint, Reply, estimate
+from harness.function_calling import as_function, as_message
 from harness.host import ModelReply
-from rollout.function_calling import as_function, as_message
 from rollout.policy.base import ChatRequest, ContextOverflow, EngineError
 from rollout.policy.config import APIConfig
 from rollout.policy.remote import call
@@ -88,43 +88,28 @@ class APIActor:
                 if failure.kind == "next" or not left:
                     tries = config.max_retries - left + 1
                     raise EngineError(f"{failure} (after {tries} tries)") from failure
-                longest = min(MAX_WAIT_S, BACKOFF_S * 2 ** (config.max_retries - left))
-                await self._sleep(max(failure.after_s or 0.0, self._jitter.uniform(0, longest)))
+                await self._sleep(failure.pause_s(config.max_retries - left, self._jitter))
         raise AssertionError("unreachable")
 
     async def _charged(self, messages: list[Any], tools: list[Any], sampling: Any) -> Reply:
         """One try, paid for however it ends. The most that it can cost is set aside meanwhile."""
+        config = self._config
         prompt, most = estimate((*messages, *tools)), sampling.max_tokens
-        held = self._price(prompt, most)
-        self._check(held)
+        held = Spent.of(config, prompt, most)
+        if short := shortage(config.budget, self.total + self._held, held, "policy.api.budget"):
+            raise BudgetExhausted(f"{short}: raise it and resume")
         self._held += held
         try:
             reply = await self._endpoint.call(
                 messages, tools, None, most, sampling.temperature, sampling.seed
             )
         except CallFailed as failure:
-            billed = self._price(prompt if failure.billed else 0, 0)
-            self._charge(Spent(1, 1, billed.prompt_tokens, 0, billed.money))
+            self._charge(Spent.of(config, prompt if failure.billed else 0, 0, calls=1, failed=1))
             raise
         finally:
             self._held -= held
-        self._charge(Spent(1) + self._price(reply.prompt_tokens, reply.completion_tokens))
+        self._charge(Spent.of(config, reply.prompt_tokens, reply.completion_tokens, calls=1))
         return reply
-
-    def _price(self, prompt: int, sampled: int) -> Spent:
-        return Spent(0, 0, prompt, sampled, self._config.money(prompt, sampled))
-
-    def _check(self, more: Spent) -> None:
-        budget, used = self._config.budget, self.total + self._held
-        for what, limit, have, next_ in (
-            ("tokens", budget.tokens, used.tokens, more.tokens),
-            ("money", budget.money, used.money, more.money),
-        ):
-            if limit is not None and have + next_ > limit:
-                raise BudgetExhausted(
-                    f"the next call may take {next_:g} {what}; {have:g} of the run's {limit:g} are "
-                    f"spent or under way (policy.api.budget.{what}): raise it and resume"
-                )
 
     def _charge(self, spent: Spent) -> None:
         self.total += spent

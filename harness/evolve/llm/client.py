@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from harness.evolve.journal import Journal
+from harness.evolve.llm.account import Spent, shortage
 from harness.evolve.llm.config import LLMConfig, Role
 from harness.evolve.llm.errors import (
     BudgetExhausted,
@@ -33,41 +34,7 @@ from harness.evolve.llm.transport import CallFailed, Endpoint, Reply, estimate
 M = TypeVar("M", bound=BaseModel)
 Message = Mapping[str, Any]
 Check = Callable[[M], list[str]]
-BACKOFF_S = 1.0
-MAX_WAIT_S = 60.0
 MAX_QUOTED = 4000
-
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """Of a run or a part of one. calls: tries, failed ones included. money: in the prices' unit."""
-
-    calls: int = 0
-    failed: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    money: float = 0.0
-
-    @property
-    def tokens(self) -> int:
-        return self.prompt_tokens + self.completion_tokens
-
-    def __add__(self, other: Spent) -> Spent:
-        return Spent(*(a + b for a, b in zip(_values(self), _values(other), strict=True)))
-
-    def __sub__(self, other: Spent) -> Spent:
-        return Spent(*(a - b for a, b in zip(_values(self), _values(other), strict=True)))
-
-    def to_json(self) -> dict[str, float]:
-        return asdict(self)
-
-
-@dataclass(slots=True)
-class _Held:
-    """What calls in flight may still cost."""
-
-    tokens: int = 0
-    money: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +74,7 @@ class Chat:
         self.wall_s = 0.0
         """Seconds in calls since this object was made."""
         self._rng, self._clock, self._sleep = rng, clock, sleep
-        self._held = _Held()
+        self._held = Spent()  # the most that calls in flight may still cost
         self._gate: asyncio.Semaphore | None = None
         self._gate_loop: asyncio.AbstractEventLoop | None = None
         self._failures = 0
@@ -172,23 +139,6 @@ class Chat:
                     f"evolution.llm.budget.money is {limit.money:g}; {min(rounds, 2)} rounds take at "
                     f"least {need * price:g}. Raise it, or name cheaper endpoints"
                 )
-
-    def _hold(self, ask: Ask, endpoint: Endpoint, prompt: int, most: int) -> _Held:
-        """Set the most that a call can cost aside. Raises BudgetExhausted."""
-        held = _Held(prompt + most, endpoint.config.money(prompt, most))
-        limit = self.config.budget
-        for what, cap, used, more in (
-            ("tokens", limit.tokens, self.spent.tokens + self._held.tokens, held.tokens),
-            ("money", limit.money, self.spent.money + self._held.money, held.money),
-        ):
-            if cap is not None and used + more > cap:
-                raise BudgetExhausted(
-                    f"{ask.role}: the next call may take {more:g} {what}; {used:g} of the run's "
-                    f"{cap:g} are spent or under way (evolution.llm.budget.{what})"
-                )
-        self._held.tokens += held.tokens
-        self._held.money += held.money
-        return held
 
     # --- asking ---
 
@@ -282,9 +232,7 @@ class Chat:
                     last = failure
                 if last.kind != "retry" or not left:
                     break
-                tries = endpoint.config.max_retries - left
-                longest = min(MAX_WAIT_S, BACKOFF_S * 2**tries)
-                await self._sleep(max(last.after_s or 0.0, self._rng.uniform(0, longest)))
+                await self._sleep(last.pause_s(endpoint.config.max_retries - left, self._rng))
             said.append(str(last))
             too_long = too_long and last.kind == "context"
         if too_long:
@@ -295,10 +243,17 @@ class Chat:
         )
 
     async def _tried(self, ask: Ask, endpoint: Endpoint) -> tuple[Reply, Spent]:
-        """One call, charged however it ends."""
+        """One call, charged however it ends. The most that it can cost is set aside meanwhile.
+
+        Raises BudgetExhausted."""
+        config = endpoint.config
         prompt = estimate((*ask.messages, *ask.tools))
         most = ask.max_tokens or self.config.max_tokens
-        held = self._hold(ask, endpoint, prompt, most)
+        held = Spent.of(config, prompt, most)
+        used = self.spent + self._held
+        if short := shortage(self.config.budget, used, held, "evolution.llm.budget"):
+            raise BudgetExhausted(f"{ask.role}: {short}")
+        self._held += held
         started = self._clock()
         try:
             reply = await endpoint.call(
@@ -306,16 +261,13 @@ class Chat:
                 ask.seed + ask.attempt,
             )  # fmt: skip
         except CallFailed as failure:
-            billed = prompt if failure.billed else 0
-            spent = Spent(1, 1, billed, 0, endpoint.config.money(billed, 0))
+            spent = Spent.of(config, prompt if failure.billed else 0, 0, calls=1, failed=1)
             await self._failed(ask, endpoint, failure, spent)
             raise
         finally:
             self.wall_s += self._clock() - started
-            self._held.tokens -= held.tokens
-            self._held.money -= held.money
-        tokens = (reply.prompt_tokens, reply.completion_tokens)
-        spent = Spent(1, 0, *tokens, endpoint.config.money(*tokens))
+            self._held -= held
+        spent = Spent.of(config, reply.prompt_tokens, reply.completion_tokens, calls=1)
         self.spent += spent
         return reply, spent
 
@@ -338,7 +290,3 @@ class Chat:
             self._gate, self._gate_loop = asyncio.Semaphore(self.config.concurrency), loop
         async with self._gate:
             yield
-
-
-def _values(spent: Spent) -> tuple[Any, ...]:
-    return tuple(asdict(spent).values())

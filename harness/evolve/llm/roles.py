@@ -17,14 +17,15 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from pydantic import BaseModel
 
 from harness.bundle import Bundle, load
-from harness.events import Message, TaskView, ToolCallSpec, ToolSpec
+from harness.events import TaskView, ToolCallSpec
 from harness.evolve.llm.client import Ask, Chat, Check
 from harness.evolve.llm.config import Role
 from harness.evolve.llm.output import Unreadable, without_thinking
 from harness.evolve.parts import EvolutionInfraError, PartFailed, Situation
 from harness.evolve.recipe import Parts
+from harness.function_calling import as_function, as_message
 from harness.host import HostError, ModelReply, ModelRequest, ToolReply, ToolRequest
-from harness.jsonvalue import FrozenDict, thaw
+from harness.jsonvalue import FrozenDict
 from harness.metered import Budgets
 from harness.result import RunResult
 from harness.sandbox.inprocess import run_inprocess
@@ -131,8 +132,8 @@ class _ChatHost:
     async def model(self, request: ModelRequest) -> ModelReply:
         ask = Ask(
             self.role,
-            tuple(wire(message) for message in request.messages),
-            tuple(wire_tool(tool) for tool in request.tools if request.role == "main"),
+            tuple(as_message(message) for message in request.messages),
+            tuple(as_function(tool) for tool in request.tools if request.role == "main"),
             max_tokens=request.max_tokens,
             seed=self.seed,
             attempt=self.attempt,
@@ -218,33 +219,6 @@ async def _run(
     if ran.result.status not in ("completed", "truncated"):
         raise RuntimeError(f"the role bundle {bundle!r} is broken: {ran.result.reason}")
     return ran.result
-
-
-def wire(message: Message) -> Mapping[str, Any]:
-    """The message as the chat completions API takes it. Choices are data and are left out."""
-    out: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        out["tool_calls"] = [
-            {
-                "id": call.call_id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(thaw(call.input))},
-            }
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        out["tool_call_id"] = message.tool_call_id
-    return out
-
-
-def wire_tool(tool: ToolSpec) -> Mapping[str, Any]:
-    """The tool as the API takes it."""
-    function = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": thaw(tool.parameters),
-    }
-    return {"type": "function", "function": function}
 
 
 def _input(arguments: str) -> Mapping[str, Any]:

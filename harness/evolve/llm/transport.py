@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ _QUOTA = re.compile(r"quota|insufficient|billing|credit balance", re.I)
 _CONTEXT = re.compile(r"context_length_exceeded|maximum context length|context window", re.I)
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|rk)-[\w*.-]{4,}|(?<=Bearer )\S+", re.I)
 MAX_ERROR = 500
+BACKOFF_S = 1.0
+MAX_WAIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,12 @@ class CallFailed(Exception):
     ) -> None:
         super().__init__(message)
         self.kind, self.after_s, self.billed = kind, after_s, billed
+
+    def pause_s(self, tries: int, jitter: random.Random) -> float:
+        """Seconds before the next try, `tries` (from 0) after the first: exponential with full
+        jitter, and no less than the server asked for."""
+        longest = min(MAX_WAIT_S, BACKOFF_S * 2**tries)
+        return max(self.after_s or 0.0, jitter.uniform(0, longest))
 
 
 class Endpoint:

@@ -13,7 +13,7 @@ from llm_server import HANG, KEY, Server, calls, completion, fails, says, script
 
 from harness.bundle import Bundle
 from harness.events import Message, ToolCallSpec, ToolSpec
-from harness.evolve.llm.client import Spent
+from harness.evolve.llm.account import Spent
 from harness.evolve.llm.errors import LLMSetupError
 from harness.host import ModelReply
 from harness.processors.parse_repair import calls_in
