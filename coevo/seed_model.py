@@ -34,7 +34,8 @@ Report = Callable[[str, int, int], None]
 """(phase, done, of)."""
 
 _SOURCES = ("harness/processors/household_text.py", "harness/processors/last_user.py",
-            "rollout/envs/household", "rollout/demonstrations.py", "trainer/warmstart.py")  # fmt: skip
+            "rollout/envs/household", "rollout/demonstrations.py", "trainer/sft.py",
+            "trainer/warmstart.py")  # fmt: skip
 
 
 class SeedModelError(RuntimeError):

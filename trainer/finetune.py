@@ -5,22 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback, set_seed
-from trl import SFTConfig, SFTTrainer
+from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+from trl import SFTTrainer
 
+from trainer.sft import Progress, sft_config, train_and_save
 from trainer.warmstart_config import FinetuneConfig
-
-
-class _Progress(TrainerCallback):
-    def __init__(self, report: Callable[[int, int], None]) -> None:
-        self._report = report
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._report(state.global_step, state.max_steps)
 
 
 def finetune(
@@ -53,35 +45,14 @@ def finetune(
     with tempfile.TemporaryDirectory(prefix="coevo-sft-") as scratch:
         trainer = SFTTrainer(
             model=model,
-            args=SFTConfig(
-                output_dir=scratch,
-                per_device_train_batch_size=config.batch_size,
-                num_train_epochs=config.epochs,
-                learning_rate=config.lr,
-                lr_scheduler_type="linear",
-                max_grad_norm=1.0,
-                train_sampling_strategy="group_by_length",
-                max_length=None,
-                gradient_checkpointing=False,
-                bf16=False,
-                use_cpu=not torch.cuda.is_available(),
-                save_strategy="no",
-                report_to="none",
-                logging_strategy="no",
-                disable_tqdm=True,
-                seed=config.seed,
-                dataloader_pin_memory=False,
-            ),
+            args=sft_config(config, scratch),
             train_dataset=Dataset.from_dict({"input_ids": list(input_ids), "labels": list(labels)}),
             processing_class=tokenizer,
         )
-        trainer.add_callback(_Progress(report))
-        result = trainer.train()
-    model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
+        trainer.add_callback(Progress(report))
+        measured = train_and_save(trainer, out)
     return {
         "segments": float(len(input_ids)),
         "tokens": float(sum(map(len, input_ids))),
-        "loss": float(result.training_loss),
-        "seconds": float(result.metrics["train_runtime"]),
+        **measured,
     }

@@ -18,11 +18,11 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen3Config,
     Qwen3ForCausalLM,
-    TrainerCallback,
     set_seed,
 )
-from trl import SFTConfig, SFTTrainer
+from trl import SFTTrainer
 
+from trainer.sft import Progress, sft_config, train_and_save
 from trainer.warmstart_config import ArchitectureConfig, WarmstartConfig
 
 PAD, END = "<|pad|>", "<|end|>"
@@ -121,14 +121,6 @@ class _WeightedSFTTrainer(SFTTrainer):
         return (loss, {"logits": logits}) if return_outputs else loss
 
 
-class _Progress(TrainerCallback):
-    def __init__(self, report: Callable[[int, int], None]) -> None:
-        self._report = report
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._report(state.global_step, state.max_steps)
-
-
 def warmstart(
     config: WarmstartConfig,
     examples: Sequence[Example],
@@ -153,45 +145,20 @@ def warmstart(
             f"a demonstration has {longest} tokens; warmstart.architecture.max_positions is "
             f"{config.architecture.max_positions}: raise it"
         )
-    scratch = tempfile.TemporaryDirectory(prefix="coevo-sft-")
-    trainer = _WeightedSFTTrainer(
-        model=model,
-        args=SFTConfig(
-            output_dir=scratch.name,
-            per_device_train_batch_size=config.batch_size,
-            num_train_epochs=config.epochs,
-            learning_rate=config.lr,
-            lr_scheduler_type="linear",
-            warmup_steps=50,
-            adam_beta2=0.95,
-            weight_decay=0.01,
-            max_grad_norm=1.0,
-            train_sampling_strategy="group_by_length",
-            max_length=None,
-            gradient_checkpointing=False,
-            bf16=False,
-            use_cpu=not torch.cuda.is_available(),
-            save_strategy="no",
-            report_to="none",
-            logging_strategy="no",
-            disable_tqdm=True,
-            seed=config.seed,
-            dataloader_pin_memory=False,
-        ),
-        train_dataset=Dataset.from_dict({"input_ids": rows}),
-        processing_class=tokenizer,
-    )
-    trainer.prompt_weight = config.prompt_weight
-    trainer.answer_start = tokenizer.vocab["<|assistant|>"]
-    if report is not None:
-        trainer.add_callback(_Progress(report))
-    with scratch:
-        result = trainer.train()
-    model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
+    with tempfile.TemporaryDirectory(prefix="coevo-sft-") as scratch:
+        trainer = _WeightedSFTTrainer(
+            model=model,
+            args=sft_config(config, scratch, warmup_steps=50, adam_beta2=0.95, weight_decay=0.01),
+            train_dataset=Dataset.from_dict({"input_ids": rows}),
+            processing_class=tokenizer,
+        )
+        trainer.prompt_weight = config.prompt_weight
+        trainer.answer_start = tokenizer.vocab["<|assistant|>"]
+        if report is not None:
+            trainer.add_callback(Progress(report))
+        measured = train_and_save(trainer, out)
     return {
         "examples": float(len(rows)),
         "tokens": float(sum(map(len, rows))),
-        "loss": float(result.training_loss),
-        "seconds": float(result.metrics["train_runtime"]),
+        **measured,
     }
