@@ -5,13 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +19,7 @@ import torch
 import trl
 import yaml
 from transformers import Qwen3Config, Qwen3ForCausalLM
+from vllm_server import vllm_server
 
 from harness.events import Message, ToolSpec
 from rollout.buffer import ReplayBuffer
@@ -36,13 +32,6 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 TOOL = ToolSpec("look_up", "Looks up.", {"type": "object", "properties": {}})
-ENV = {
-    "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-}
 
 
 def random_model(path: Path) -> None:
@@ -69,37 +58,9 @@ def random_model(path: Path) -> None:
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     path = tmp_path_factory.mktemp("served")
     random_model(path)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [
-        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(path),
-        "--host", "127.0.0.1", "--port", str(port), "--served-model-name", "tiny",
-        "--dtype", "float32", "--max-model-len", "2048", "--enforce-eager", "--block-size", "32",
-        "--kv-cache-memory-bytes", str(64 << 20), "--max-num-seqs", "16",
-        "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
-    ]  # fmt: skip
-    with (path / "log").open("w") as log:
-        server = subprocess.Popen(
-            command, env={**os.environ, **ENV}, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        address = f"http://127.0.0.1:{port}"
-        while not _healthy(address):
-            assert server.poll() is None, (path / "log").read_text()[-3000:]
-            time.sleep(0.5)
-        yield f"{address}/v1"
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
-
-
-def _healthy(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{address}/health", timeout=5) as reply:
-            return bool(reply.status == 200)
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
-        return False
+    arguments = ["--max-model-len", 2048, "--kv-cache-memory-bytes", 64 << 20, "--max-num-seqs", 16]
+    with vllm_server(path, "tiny", *arguments) as address:
+        yield address
 
 
 def request(text: str, seed: int = 0, tools: tuple[ToolSpec, ...] = ()) -> ChatRequest:

@@ -7,14 +7,7 @@ failure must be typed, charged, and no candidate.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -28,6 +21,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from vllm_server import vllm_server
 
 from harness.bundle import Bundle, Component
 from harness.evolve.engine import evolve
@@ -87,55 +81,16 @@ def random_model(directory: Path) -> None:
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("random-model")
     random_model(directory)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    env = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-    }
-    options = {
-        "model": directory, "served-model-name": "random", "dtype": "float32",
-        "max-model-len": 24576, "max-num-batched-tokens": 24576, "kv-cache-memory-bytes": 128 << 20, "block-size": 32,
-        "max-num-seqs": 8, "host": "127.0.0.1", "port": port, "tool-call-parser": "hermes",
-    }  # fmt: skip
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
-    command += ["--enable-auto-tool-choice"]
     # max-num-batched-tokens as long as a prompt: one with a seed that is prefilled in chunks ends the
     # CPU engine ("CPU Generator does not use offset").
     # JSON allows blanks between tokens without end, and a random model likes them.
     blanks = '{"backend": "xgrammar", "disable_any_whitespace": true}'
-    command += ["--structured-outputs-config", blanks]
-    command += [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    log = directory / "server.log"
-    with log.open("wb") as output:
-        server = subprocess.Popen(command, env=env, stdout=output, stderr=subprocess.STDOUT)
-    try:
-        deadline = time.monotonic() + 400
-        while not up(f"http://127.0.0.1:{port}/health"):
-            said = log.read_text(errors="replace")[-3000:]
-            assert server.poll() is None, said
-            assert time.monotonic() < deadline, said
-            time.sleep(0.5)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        server.terminate()
-        try:
-            server.wait(30)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
-
-
-def up(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(address, timeout=2) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
-        return False
+    arguments = [
+        "--max-model-len", 24576, "--max-num-batched-tokens", 24576, "--kv-cache-memory-bytes",
+        128 << 20, "--max-num-seqs", 8, "--structured-outputs-config", blanks,
+    ]  # fmt: skip
+    with vllm_server(directory, "random", *arguments) as address:
+        yield address
 
 
 def chat_at(url: str, path: Path | None = None, **more: object) -> Chat:
