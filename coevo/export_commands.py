@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +13,7 @@ import yaml
 from coevo.errors import InputError
 from coevo.rundir import RunDir
 from coevo.runs import Run, load_run
-from harness.atomic import fsync
+from harness.atomic import replacing_directory
 from harness.bundle import BundleError
 from rollout.buffer import ReplayBuffer, ReplayError
 from rollout.export import Decode, Exported, ExportError, Kind, export
@@ -79,9 +77,8 @@ def write(
     from datasets import Dataset, disable_progress_bars
 
     disable_progress_bars()
-    beside = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     rows = Dataset(made.rows)
-    try:
+    with replacing_directory(output) as beside:
         if form == "hf":
             rows.save_to_disk(beside)
         else:
@@ -90,15 +87,6 @@ def write(
             rows.to_parquet(file) if form == "parquet" else rows.to_json(file)
         (beside / "README.md").write_text(card(made, lineage, form, license), encoding="utf-8")
         (beside / "lineage.json").write_text(json.dumps(lineage, indent=1) + "\n")
-        for path in beside.rglob("*"):
-            fsync(path)
-        if output.exists():
-            output.rmdir()
-        os.replace(beside, output)
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
-    fsync(output.parent)
 
 
 def describe(found: Run, made: Exported, roles: tuple[Role, ...]) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 from rich.console import Console
@@ -12,7 +10,7 @@ from rich.progress import Progress
 from coevo.errors import InputError
 from coevo.export_commands import own_model
 from coevo.runs import load_run
-from harness.atomic import write_json
+from harness.atomic import replacing_directory, write_json
 from rollout.buffer import ReplayBuffer, ReplayError
 from rollout.export import ExportError, export
 from trainer.warmstart_config import FinetuneConfig
@@ -46,21 +44,19 @@ def finetune_from_run(
     ids, labels = (rows.column(name).to_pylist() for name in ("input_ids", "labels"))
     from trainer.finetune import finetune
 
-    beside = out.with_name(f".{out.name}.{os.getpid()}")
-    beside.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with Progress(console=console, disable=not console.is_terminal) as progress:
+        with (
+            replacing_directory(out) as beside,
+            Progress(console=console, disable=not console.is_terminal) as progress,
+        ):
             bar = progress.add_task("teaching", total=None)
             measured = finetune(
                 config, model, ids, labels, beside,
                 lambda done, of: progress.update(bar, completed=done, total=of),
             )  # fmt: skip
-        write_json(beside / "finetune.json", {"schema": 1, "run": str(run), **measured})
-        os.replace(beside, out)
+            write_json(beside / "finetune.json", {"schema": 1, "run": str(run), **measured})
     except ValueError as error:
         raise InputError(str(error)) from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
     console.print(
         f"taught on {len(ids)} segments of successful episodes, loss {measured['loss']:.3f}: {out}\n"
         f"use it with policy.model={out}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coevo.harness_cli import HarnessCommandError
+from harness.atomic import replacing_directory
 from harness.build import BoundProcessor, BuildError, build
 from harness.bundle import MANIFEST, Bundle, BundleError, dump, load
 from harness.change import describe, render_diff, summary
@@ -193,12 +193,9 @@ def _edit(arguments: argparse.Namespace) -> None:
 def _swap(bundle: Bundle, path: Path) -> None:
     """Put the bundle in the place of the directory; the old one is whole until the new one is."""
     path = path.resolve()
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as scratch:
-        made, old = Path(scratch, "new"), Path(scratch, "old")
-        dump(bundle, made)
-        shutil.copymode(path, made)
-        path.rename(old)
-        made.rename(path)
+    with replacing_directory(path) as beside:
+        dump(bundle, beside)
+        shutil.copymode(path, beside)
 
 
 def _edits(op: str, value: str) -> tuple[Edit, ...]:

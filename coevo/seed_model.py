@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coevo.config import RunConfig
-from harness.atomic import write_json
+from harness.atomic import sync_tree, write_json
 from harness.bundle import Bundle, load
 from harness.edit_json import from_json
 from rollout.config import EnvironmentConfig
@@ -121,6 +121,7 @@ def seed_model(config: RunConfig, report: Report | None = None) -> tuple[Path, b
         raise SeedModelError(
             f"making the model ended with code {process.returncode}:\n" + "\n".join(said[-15:])
         )
+    sync_tree(beside)
     try:
         beside.rename(out)
     except OSError:

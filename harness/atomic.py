@@ -1,10 +1,11 @@
-"""Files that a reader finds whole: written beside their place, synced, renamed."""
+"""Files and directories that a reader finds whole: written beside their place, synced, renamed."""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ def replacing(path: Path, beside: Path | None = None) -> Iterator[Path]:
     on the same file system (default: a hidden name in the same directory, which is created).
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = beside or path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    beside = beside or _beside(path, "tmp")
     try:
         yield beside
         fsync(beside)
@@ -34,6 +35,51 @@ def write_atomic(path: Path, data: bytes) -> None:
     """Readers see the old file or the whole new one."""
     with replacing(path) as beside:
         beside.write_bytes(data)
+
+
+@contextmanager
+def replacing_directory(path: Path) -> Iterator[Path]:
+    """An empty directory to fill instead of `path`; when the block ends it is put there, synced.
+
+    After an error `path` is what it was and nothing lies beside.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = _beside(path, "tmp")
+    beside.mkdir()
+    try:
+        yield beside
+        put_directory(beside, path)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+
+
+def put_directory(beside: Path, path: Path) -> None:
+    """Sync all that lies in `beside` and rename it to `path`, in the place of a directory there.
+
+    After a kill at any instant `path` is the old one, the new one or, between two renames, absent.
+    """
+    sync_tree(beside)
+    if path.exists():
+        old = _beside(path, "old")
+        os.replace(path, old)
+        os.replace(beside, path)
+        shutil.rmtree(old)
+    else:
+        os.replace(beside, path)
+    fsync(path.parent)
+
+
+def sync_tree(directory: Path) -> None:
+    """fsync of every file and folder below, and of the directory itself."""
+    for folder, _, files in os.walk(directory):
+        for name in files:
+            fsync(Path(folder, name))
+        fsync(Path(folder))
+
+
+def _beside(path: Path, what: str) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{what}")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.atomic import fsync, replacing, write_json
+from harness.atomic import fsync, put_directory, replacing, write_json
 from rollout.tensor_file import TensorFileError, read_tensors, write_tensors
 from rollout.trajectory import Cost, Outcome, Segment, Trajectory
 
@@ -389,10 +389,7 @@ def write_part(
         "files": {RECORDS: _describe(beside / RECORDS), TOKENS: described},
     }
     (beside / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
-    fsync(beside / MANIFEST)
-    fsync(beside)
-    os.replace(beside, directory)
-    fsync(directory.parent)
+    put_directory(beside, directory)
     return Part(directory, table)
 
 

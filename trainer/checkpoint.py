@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.atomic import fsync, write_json
+from harness.atomic import put_directory, write_json
 from trainer.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -56,7 +55,6 @@ def seal(beside: Path, directory: Path, layout: dict[str, Any], step: int) -> No
     """Turn the staged shards into the checkpoint `directory`; replaces an older one there."""
     files = {}
     for path in sorted(p for p in beside.rglob("*") if p.is_file()):
-        fsync(path)
         files[path.relative_to(beside).as_posix()] = {
             "sha256": sha256(path),
             "bytes": path.stat().st_size,
@@ -64,16 +62,7 @@ def seal(beside: Path, directory: Path, layout: dict[str, Any], step: int) -> No
     write_json(
         beside / MANIFEST, {"schema": SCHEMA, "layout": layout, "step": step, "files": files}
     )
-    if directory.exists():
-        old = directory.with_name(directory.name + ".old")
-        shutil.rmtree(old, ignore_errors=True)
-        os.replace(directory, old)
-        os.replace(beside, directory)
-        fsync(directory.parent)
-        shutil.rmtree(old)
-    else:
-        os.replace(beside, directory)
-        fsync(directory.parent)
+    put_directory(beside, directory)
 
 
 def verify(directory: Path, layout: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import save_file
 
-from harness.atomic import fsync, replacing, write_json
+from harness.atomic import replacing, replacing_directory, write_json
 from rollout.policy.broadcast import Broadcast, Bucket, plan_buckets
 from rollout.policy.collective import BroadcastError, Sender
 from rollout.policy.weights import fingerprint_file
@@ -130,20 +129,12 @@ def export_hf(
     state = {name: tensor for name, tensor in weights if write}
     if not write:
         return
-    beside = directory.with_name(directory.name + ".tmp")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
-    model.config.save_pretrained(beside)
-    if model.generation_config is not None:
-        model.generation_config.save_pretrained(beside)
-    save_file(state, str(beside / "model.safetensors"), metadata={"format": "pt"})
-    for file in sorted(source.iterdir()):
-        known = file.name.startswith(("tokenizer", "chat_template", "special_tokens", "vocab"))
-        if file.is_file() and (known or file.name in {"merges.txt", "added_tokens.json"}):
-            shutil.copyfile(file, beside / file.name)
-    for file in beside.iterdir():
-        fsync(file)
-    if directory.exists():
-        shutil.rmtree(directory)
-    os.replace(beside, directory)
-    fsync(directory.parent)
+    with replacing_directory(directory) as beside:
+        model.config.save_pretrained(beside)
+        if model.generation_config is not None:
+            model.generation_config.save_pretrained(beside)
+        save_file(state, str(beside / "model.safetensors"), metadata={"format": "pt"})
+        for file in sorted(source.iterdir()):
+            known = file.name.startswith(("tokenizer", "chat_template", "special_tokens", "vocab"))
+            if file.is_file() and (known or file.name in {"merges.txt", "added_tokens.json"}):
+                shutil.copyfile(file, beside / file.name)

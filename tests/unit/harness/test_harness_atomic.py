@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.atomic import replacing, write_atomic, write_json
+from harness.atomic import (
+    put_directory,
+    replacing,
+    replacing_directory,
+    write_atomic,
+    write_json,
+)
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_beside(tmp_path: Path) -> None:
@@ -61,3 +67,33 @@ def test_the_scratch_file_may_be_placed_elsewhere(tmp_path: Path) -> None:
         assert os.listdir(tmp_path / "scratch") == ["file"]
     assert (tmp_path / "file").read_text() == "x"
     assert os.listdir(tmp_path / "scratch") == []
+
+
+def test_a_directory_is_put_in_the_place_of_the_old_one_whole_or_not_at_all(
+    tmp_path: Path,
+) -> None:
+    target = tmp_path / "deep" / "out"
+    with replacing_directory(target) as beside:
+        (beside / "part").mkdir()
+        (beside / "part" / "old").write_text("1")
+    with pytest.raises(ZeroDivisionError), replacing_directory(target) as beside:
+        (beside / "half").write_text("x" * (1 // 0))
+    assert (target / "part" / "old").read_text() == "1"
+    with replacing_directory(target) as beside:
+        (beside / "new").write_text("2")
+    assert [p.name for p in target.iterdir()] == ["new"]
+    assert [p.name for p in target.parent.iterdir()] == ["out"]
+
+
+def test_everything_in_a_directory_is_synced_before_it_is_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = tmp_path / "beside"
+    (beside / "part").mkdir(parents=True)
+    (beside / "part" / "file").write_text("x")
+    done: list[str] = []
+    monkeypatch.setattr("harness.atomic.fsync", lambda path: done.append(path.name))
+    monkeypatch.setattr("os.replace", lambda a, b: done.append("rename"))
+    put_directory(beside, tmp_path / "out")
+    assert sorted(done[:-2]) == ["beside", "file", "part"]
+    assert done[-2:] == ["rename", tmp_path.name]
