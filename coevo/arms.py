@@ -4,18 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
-from coevo.config import BestOfNConfig, RunConfig, load_config
+from coevo.config import BestOfNConfig, Mode, RunConfig, load_config
 from coevo.errors import InputError
 from coevo.metrics import MetricsError, read_metrics
+from harness.component import nearest
 from harness.evolve.journal import JournalError, read_entries
 
 MATCHED = ("harness", "coevolve")
 """Arms whose tokens best_of_n matches, the first one present: with weights fixed, evolution's alone."""
 
 
+def parse_seeds(text: str) -> list[int]:
+    """Run seeds of `--seeds`: a bare number n is n seeds, 0 to n − 1; with a comma it is a list, "3,"
+    the seed 3 alone. Raises InputError."""
+    try:
+        seeds = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        seeds = []
+    listed = list(range(*seeds)) if "," not in text and len(seeds) == 1 else seeds
+    if not listed or min(listed) < 0 or len(set(listed)) < len(listed):
+        raise InputError(
+            f"--seeds {text}: expected a number of seeds (3 means 0, 1 and 2) or a list of different "
+            "seeds from 0 up (0,2; a single one is written 3,)"
+        )
+    return listed
+
+
+def parse_arms(text: str) -> list[str]:
+    """Modes of `--arms`, comma-separated. Raises InputError."""
+    arms = [part.strip() for part in text.split(",") if part.strip()]
+    unknown = [arm for arm in arms if arm not in get_args(Mode)]
+    if unknown or not arms or len(set(arms)) < len(arms):
+        raise InputError(
+            f"--arms {text}: expected different ones of {', '.join(get_args(Mode))}"
+            + "".join(f"; {arm!r} is none{nearest(arm, get_args(Mode))}" for arm in unknown)
+        )
+    return arms
+
+
 def arm_configs(
-    path: str | Path, overrides: Sequence[str], arms: Sequence[str], seeds: Sequence[str]
+    path: str | Path, overrides: Sequence[str], arms: Sequence[str], seeds: Sequence[int]
 ) -> list[RunConfig]:
     """One configuration an arm and seed, in the order in which they are to run.
 

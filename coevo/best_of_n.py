@@ -33,7 +33,9 @@ class BestOfNRun(Loop):
         await self.evolver.close()
         first = await self._measure(0)
         held_out = json.loads(self.run.evaluation(0).read_text())
-        episodes = [EpisodeResult.model_validate(item) for item in held_out["episodes"]]
+        # A task's first run: more of them (evaluation.repeats) are no part of the budget.
+        firsts = held_out["episodes"][:: self.config.evaluation.repeats]
+        episodes = [EpisodeResult.model_validate(item) for item in firsts]
         tokens, wall, repeats = [0, 0], first["wall"], 0
         while (
             another(sum(tokens), repeats, budget)

@@ -61,7 +61,11 @@ def parser() -> argparse.ArgumentParser:
         "--arms", default="frozen,harness,coevolve",
         help="comma-separated modes: frozen, harness, model, coevolve, best_of_n (default: %(default)s)",
     )  # fmt: skip
-    experiment.add_argument("--seeds", default="0", help="comma-separated (default: %(default)s)")
+    experiment.add_argument(
+        "--seeds", default="1",
+        help="how many (3 means 0, 1 and 2), or a list (0,2; a single seed is written 3,) "
+        "(default: %(default)s)",
+    )  # fmt: skip
     compare = command("compare", "Compare runs on their held-out episodes, with intervals.")
     compare.add_argument("runs", type=Path, nargs="+")
     report = command("report", "Write one self-contained HTML page on runs.")

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from coevo import __version__, harness_cli
-from coevo.arms import arm_configs, learning_tokens, matched_run
+from coevo.arms import arm_configs, learning_tokens, matched_run, parse_arms, parse_seeds
 from coevo.cli import EXIT_BAD_INPUT, EXIT_STOPPED
 from coevo.compare import NotComparableError, compare, print_comparison
 from coevo.config import ConfigError, RunConfig, load_config
@@ -106,10 +106,15 @@ def _created(config: RunConfig, accept: bool = False) -> tuple[RunDir, RunConfig
 def _experiment(arguments: argparse.Namespace) -> None:
     base = load_config(arguments.config, arguments.overrides)
     configs = arm_configs(
-        arguments.config, arguments.overrides, arguments.arms.split(","), arguments.seeds.split(",")
-    )
+        arguments.config, arguments.overrides, parse_arms(arguments.arms),
+        parse_seeds(arguments.seeds),
+    )  # fmt: skip
     runs = [_created(config) for config in configs]
-    _go(runs)
+    left = [(run, config) for run, config in runs if not run.finished]
+    if len(left) < len(runs):
+        print(f"{len(runs) - len(left)} of {len(runs)} runs are finished")
+    if left:
+        _go(left)
     paths = [run.path for run, _ in runs]
     _print_comparison(paths)
     _write_report(paths, Path(base.runs_dir) / f"{base.name}.html")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -151,14 +151,32 @@ class EvolutionConfig(_Section):
 class EvaluationConfig(_Section):
     """Success on held-out tasks with the current harness and policy, after each `every` rounds.
 
-    episodes: a round's; final: of the first and the last evaluation (None: as every round). Seeds
-    and tasks are the same each time, so two evaluations are paired; sampling is at `temperature`.
+    episodes: tasks of a round's; final: of the first and the last evaluation (None: as every round).
+    repeats: runs a task, which pass@k, pass^k and the flip rate need. ends: further splits, measured
+    at the first and the last evaluation alone, and their tasks. Seeds and tasks are the same each
+    time, so two evaluations are paired; sampling is at `temperature`.
     """
 
     splits: tuple[Split, ...] = ("heldout",)
     episodes: int = Field(60, ge=1)
     final: int | None = Field(None, ge=1)
+    repeats: int = Field(1, ge=1)
+    ends: dict[Split, Annotated[int, Field(ge=1)]] = {}
     every: int = Field(1, ge=1)
+
+    def sizes(self, first_or_last: bool) -> dict[Split, int]:
+        """split -> tasks that an evaluation measures."""
+        n = (self.final or self.episodes) if first_or_last else self.episodes
+        return dict.fromkeys(self.splits, n) | (self.ends if first_or_last else {})
+
+    @model_validator(mode="after")
+    def _once(self) -> Self:
+        if twice := [split for split in self.ends if split in self.splits]:
+            raise ValueError(
+                f"evaluation.ends names {', '.join(twice)}, which evaluation.splits measures each "
+                "time; leave it out of one of the two"
+            )
+        return self
 
 
 class BestOfNConfig(_Section):

@@ -28,7 +28,7 @@ class Evaluator:
         self.run, self.config, self.stack, self.tasks, self.live = run, config, stack, tasks, live
         self._key = tasks.splits.key()
         self._known: dict[tuple[int, str], list[Evaluation]] = {}
-        for split in config.evaluation.splits:
+        for split in config.evaluation.sizes(True):
             for file in sorted((run.path / split).glob("*.json")):
                 self._remember(split, Evaluation.from_json(json.loads(file.read_text()), str(file)))
 
@@ -36,21 +36,20 @@ class Evaluator:
         self, number: int, serving: Serving, version: int, first_or_last: bool
     ) -> dict[str, Any]:
         """Write one evaluation a split; their results and the tokens spent."""
-        settings = self.config.evaluation
-        n = (settings.final or settings.episodes) if first_or_last else settings.episodes
+        repeats = self.config.evaluation.repeats
         results: dict[str, Any] = {}
         tokens = [0, 0]
-        for split in settings.splits:
+        for split, n in self.config.evaluation.sizes(first_or_last).items():
             wanted = self._wanted(split, n, number, serving, version)
             known = self._find(wanted, version, split)
             if known is not None:
                 evaluation = known.model_copy(update={"round": number})
             else:
                 # Under M_0 another arm of the same seed may have measured just this.
-                shared = (self.config.seed, wanted, split) if version == 0 else None
+                shared = (self.config.seed, wanted, repeats, split) if version == 0 else None
                 found = self.stack.measured.get(shared)
                 if found is None:
-                    found = await self._roll(split, n, number, serving, version)
+                    found = await self._roll(split, n, number, serving, version, repeats)
                 if shared is not None:
                     self.stack.measured[shared] = found
                 evaluation, spent = found
@@ -61,11 +60,11 @@ class Evaluator:
             results[split] = evaluation.result.model_dump(mode="json")
         return {"splits": results, "tokens": tokens}
 
-    async def repeat(self, serving: Serving, version: int, repeat: int) -> dict[str, Any]:
-        """The held-out tasks of the last evaluation again, under the seeds of `repeat` (1 or more):
-        their episodes and the tokens spent."""
+    async def repeat(self, serving: Serving, version: int, number: int) -> dict[str, Any]:
+        """The held-out tasks of the last evaluation once more, under the seeds of repeat `number` (1
+        or more): their episodes and the tokens spent."""
         n = self.config.evaluation.final or self.config.evaluation.episodes
-        evaluation, tokens = await self._roll("heldout", n, 0, serving, version, repeat)
+        evaluation, tokens = await self._roll("heldout", n, 0, serving, version, 1, number)
         return {"episodes": evaluation.to_json()["episodes"], "tokens": tokens}
 
     def _remember(self, split: str, evaluation: Evaluation) -> None:
@@ -77,17 +76,19 @@ class Evaluator:
             evaluation
             for evaluation in self._known.get((version, split), ())
             if _harnesses(evaluation)[: len(wanted)] == wanted
+            and _repeats(evaluation) == self.config.evaluation.repeats
         ]
         return max(found, key=lambda evaluation: len(evaluation.episodes), default=None)
 
     def _wanted(
         self, split: Any, n: int, number: int, serving: Serving, version: int
     ) -> tuple[str, ...]:
-        """The harness id of each of the split's first n tasks."""
+        """The harness id of each episode on the split's first n tasks."""
+        repeats = self.config.evaluation.repeats
         if len(serving.variants) == 1:
-            return (serving.main,) * n
+            return (serving.main,) * n * repeats
         tasks = self._sealed(split, n, number, serving, version, 0)
-        return tuple(serving.of(task).bundle.id for task in tasks)
+        return tuple(serving.of(task).bundle.id for task in tasks for _ in range(repeats))
 
     def _sealed(
         self, split: Any, n: int, number: int, serving: Serving, version: int, repeat: int
@@ -98,13 +99,20 @@ class Evaluator:
         return self.tasks.splits.sealed(split, n, self._key, "evaluator", about)
 
     async def _roll(
-        self, split: Any, n: int, number: int, serving: Serving, version: int, repeat: int = 0
+        self,
+        split: Any,
+        n: int,
+        number: int,
+        serving: Serving,
+        version: int,
+        repeats: int,
+        repeat: int = 0,
     ) -> tuple[Evaluation, list[int]]:
         again = f" {repeat}" if repeat else ""
         tasks = self._sealed(split, n, number, serving, version, repeat)
         specs = routed_specs(
             self.config.seed, f"{number:04d}/{split}{again}", number, tasks, serving, "heldout",
-            version, 1, f"measure {split}{again}",
+            version, repeats, f"measure {split}{again}",
         )  # fmt: skip
         self.live.start("heldout", len(specs))
         rolled = await self.stack.pool.run(
@@ -135,6 +143,10 @@ def _harnesses(evaluation: Evaluation) -> tuple[str, ...]:
         for task_id in item.task_ids
     }
     return tuple(served.get(e.task_id, evaluation.harness_id) for e in evaluation.episodes)
+
+
+def _repeats(evaluation: Evaluation) -> int:
+    return len(evaluation.episodes) // len({e.task_id for e in evaluation.episodes})
 
 
 def _record(trajectory: Trajectory) -> EpisodeResult:

@@ -23,9 +23,9 @@ def preflight(config: RunConfig) -> None:
     try:
         source = TaskSource(config.environment, config.seed)
         tasks = source.batch(0, config.tasks.per_round)
-        evaluation = config.evaluation
-        for split in evaluation.splits:
-            source.check_size(split, max(evaluation.episodes, evaluation.final or 0))
+        for ends in (False, True):
+            for split, n in config.evaluation.sizes(ends).items():
+                source.check_size(split, n)
         if config.policy.api is not None:  # its key and the SDK are there
             Endpoint("policy.api", config.policy.api, config.policy.api.key())
     except (ValueError, TypeError) as error:

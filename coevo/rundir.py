@@ -150,6 +150,11 @@ class RunDir:
     # --- layout ---
 
     @property
+    def finished(self) -> bool:
+        """Its summary, written last, is there."""
+        return (self.path / "summary.json").is_file()
+
+    @property
     def store(self) -> Path:
         return self.path / "harness"
 

@@ -58,7 +58,7 @@ def test_an_experiment_with_an_unknown_arm_names_it(
 ) -> None:
     code = main(["experiment", QUICKSTART, f"runs_dir={tmp_path}", "--arms", "frozen,harnes"])
     assert code == 2
-    assert "mode: is 'harnes'" in capsys.readouterr().err
+    assert "'harnes' is none; did you mean 'harness'?" in capsys.readouterr().err
 
 
 def test_overrides_may_stand_before_and_after_options(

@@ -1,0 +1,152 @@
+"""The quickstart's results: five arms of three seeds, the matrix of each co-evolution, the page.
+
+    python benchmarks/quickstart_results.py [--runs-dir runs/results] [--seeds 3]
+
+Runs what is missing (finished runs and matrices are skipped; a killed one goes on), then writes the
+tables of docs/results/quickstart.md, each between its markers, and the page beside it. The prose
+around the markers is written by hand. Under an hour on two cores without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from coevo.arms import parse_seeds
+from coevo.cli import main as coevo
+from coevo.compare import Comparison, PairedDifference, compare, p_value, points
+from coevo.live import percent, quantity, with_interval
+from coevo.report import write_report
+from coevo.runs import Run, load_run
+from harness.atomic import write_atomic, write_json
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIG = ROOT / "configs" / "quickstart.yaml"
+PAGE = ROOT / "docs" / "results" / "quickstart.md"
+REPORT = PAGE.with_suffix(".html")
+ARMS = ("frozen", "harness", "model", "coevolve", "best_of_n")
+SETTINGS = ("name=quickstart", "evaluation.repeats=2", "evaluation.ends={ood: 140}")
+"""Each task twice, for pass^k and the flip rate; kinds of tasks that nothing learns from, too."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs/results"))
+    parser.add_argument("--seeds", default="3", help="as `coevo experiment` takes them")
+    arguments = parser.parse_args()
+    root: Path = arguments.runs_dir
+    seeds = parse_seeds(arguments.seeds)
+    timed(
+        root, "experiment",
+        ["experiment", str(CONFIG), "--arms", ",".join(ARMS), "--seeds", arguments.seeds,
+         f"runs_dir={root}", *SETTINGS],
+    )  # fmt: skip
+    paths = [root / f"quickstart-{arm}-s{seed}" for arm in ARMS for seed in seeds]
+    for path in paths:
+        if "-coevolve-" in path.name and not (path / "matrix.json").is_file():
+            timed(
+                root, path.name,
+                ["matrix", str(path), "--harness", "0,last", "--policy", "0,last"],
+            )  # fmt: skip
+    runs = [load_run(path) for path in paths]
+    write_page(compare(runs), runs, root)
+    write_report(runs, REPORT, title="Quickstart: five arms, three seeds")
+    print(f"{PAGE}\n{REPORT}")
+
+
+def timed(root: Path, step: str, command: Sequence[str]) -> None:
+    """Run a command of coevo; its seconds are kept, added up where it was run in parts."""
+    file = root / "seconds.json"
+    began = time.monotonic()
+    code = coevo(command)
+    spent: dict[str, float] = json.loads(file.read_text()) if file.is_file() else {}
+    spent[step] = spent.get(step, 0.0) + time.monotonic() - began
+    root.mkdir(parents=True, exist_ok=True)
+    write_json(file, spent)
+    if code:
+        raise SystemExit(code)
+
+
+# --- the page ---
+
+
+def write_page(found: Comparison, runs: Sequence[Run], root: Path) -> None:
+    """Put each table between its markers. Raises ValueError where the page has no such markers."""
+    tables: dict[str, Callable[[], str]] = {
+        "arms": lambda: arms(found),
+        "seeds": lambda: by_seed(runs),
+        "pairs": lambda: pairs(found),
+        "notes": lambda: "\n".join(f"- {note}" for note in found.notes),
+        "time": lambda: machine_time(root),
+    }
+    text = PAGE.read_text(encoding="utf-8")
+    for name, make in tables.items():
+        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+        head, found_begin, rest = text.partition(begin)
+        _, found_end, tail = rest.partition(end)
+        if not found_begin or not found_end:
+            raise ValueError(f"{PAGE}: expected {begin} and, after it, {end}")
+        text = f"{head}{begin}\n{make()}\n{end}{tail}"
+    write_atomic(PAGE, text.encode())
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def arms(found: Comparison) -> str:
+    return table(
+        ["arm", "start", "final", "best (round)", "tokens", "wall"],
+        [
+            [
+                arm.label,
+                with_interval(arm.initial),
+                with_interval(arm.final),
+                "–" if arm.best is None else f"{percent(arm.best.success)} ({arm.best_round})",
+                quantity(arm.tokens.total),
+                f"{arm.wall_s:.0f} s",
+            ]
+            for arm in found.arms
+        ],
+    )
+
+
+def by_seed(runs: Sequence[Run]) -> str:
+    finals = {(run.mode, run.seed): run.last for run in runs}
+    seeds = sorted({run.seed for run in runs if run.seed is not None})
+    rows = []
+    for arm in ARMS:
+        last = [finals[arm, seed] for seed in seeds]
+        rows.append([arm, *(with_interval(e.result if e else None) for e in last)])
+    return table(["arm", *(f"seed {seed}" for seed in seeds)], rows)
+
+
+def pairs(found: Comparison) -> str:
+    labels = {arm.key: arm.label for arm in found.arms}
+
+    def row(name: str, pair: PairedDifference) -> list[str]:
+        i = pair.interval
+        return [
+            name,
+            f"{points(i.mean)} [{points(i.lo)}, {points(i.hi)}]",
+            p_value(pair.p_mcnemar),
+            pair.conclusion,
+        ]
+
+    rows = [row(f"{a.label}, final − start", a.gain) for a in found.arms if a.gain is not None]
+    rows += [row(f"{labels[p.a]} − {labels[p.b]}", p) for p in found.pairs]
+    return table(["difference", "points, 95%", "McNemar", "reading"], rows)
+
+
+def machine_time(root: Path) -> str:
+    spent: dict[str, float] = json.loads((root / "seconds.json").read_text())
+    rows = [[step, f"{seconds / 60:.1f} min"] for step, seconds in spent.items()]
+    return table(["step", "time"], [*rows, ["all", f"{sum(spent.values()) / 60:.1f} min"]])
+
+
+if __name__ == "__main__":
+    main()
