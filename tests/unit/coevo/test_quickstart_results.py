@@ -1,0 +1,53 @@
+"""The script of the quickstart's results: tables go between their markers, the prose stays."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from synthetic_runs import make_run
+
+from coevo.compare import compare, load_run
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    spec = importlib.util.spec_from_file_location(
+        "quickstart_results", ROOT / "benchmarks" / "quickstart_results.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = tmp_path / "page.md"
+    page.write_text(module.PAGE.read_text())
+    monkeypatch.setattr(module, "PAGE", page)
+    monkeypatch.setattr(module, "ARMS", ("frozen", "coevolve"))
+    (tmp_path / "seconds.json").write_text(json.dumps({"experiment": 90.0, "matrix": 30.0}))
+    return module
+
+
+def test_tables_are_written_between_the_markers_of_the_page(results, tmp_path):
+    paths = [make_run(tmp_path, arm, seed=s) for s in (0, 1) for arm in ("frozen", "coevolve")]
+    runs = [load_run(path) for path in paths]
+    before = results.PAGE.read_text()
+    for _ in range(2):  # written again, nothing is added
+        results.write_page(compare(runs), runs, tmp_path)
+    after = results.PAGE.read_text()
+    assert "| Co-evolution − Frozen | +" in after
+    assert "| arm | seed 0 | seed 1 |" in after
+    assert "| all | 2.0 min |" in after
+    assert after.count("| Frozen |") == 1
+    prose = [line for line in before.splitlines() if line and not line.startswith("|")]
+    assert [line for line in prose if line not in after] == []
+
+
+def test_a_page_without_a_marker_is_refused(results, tmp_path):
+    results.PAGE.write_text("nothing")
+    runs = [load_run(make_run(tmp_path, "frozen"))]
+    with pytest.raises(ValueError, match="expected <!-- begin arms -->"):
+        results.write_page(compare(runs), runs, tmp_path)
