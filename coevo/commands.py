@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from coevo import __version__, harness_cli
 from coevo.arms import arm_configs, learning_tokens, matched_run, parse_arms, parse_seeds
+from coevo.base_model import model_directory
 from coevo.cli import EXIT_BAD_INPUT, EXIT_STOPPED
 from coevo.compare import NotComparableError, compare, print_comparison
 from coevo.config import ConfigError, RunConfig, load_config
@@ -99,7 +100,9 @@ def _resume(arguments: argparse.Namespace) -> None:
 
 
 def _created(config: RunConfig, accept: bool = False) -> tuple[RunDir, RunConfig]:
-    preflight(config)
+    for check in preflight(config):
+        if check.status == "warn":
+            print(f"coevo: {check.name}: {check.found}; {check.change}", file=sys.stderr)
     return RunDir.create(Path(config.runs_dir) / config.name, config, versions(), accept), config
 
 
@@ -166,12 +169,7 @@ def _model(config: RunConfig, console: Console) -> Path | None:
     if config.policy.api is not None:
         return None
     if config.policy.model is not None:
-        path = Path(config.policy.model)
-        if not (path / "config.json").is_file():
-            raise ConfigError(
-                "policy.model", [f"{path}: there is no config.json; expected a model directory"]
-            )
-        return path
+        return model_directory(config.policy.model)
     with Progress(
         TextColumn("making the small model: {task.description:<12}"),
         BarColumn(bar_width=28),

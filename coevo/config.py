@@ -190,8 +190,16 @@ class BestOfNConfig(_Section):
 
 
 class ResourcesConfig(_Section):
-    """What Ray may use on this machine: cores (null: all), object store bytes."""
+    """What Ray may use on this machine: cores (null: all), object store bytes.
 
+    placement: `disaggregated` gives engines and trainer their own GPUs; `colocated` gives them the
+    same: evolution and training take turns, and the engines sleep while the trainer lives.
+    gpu_memory_gib, host_memory_gib: of a GPU and of a node, where they cannot be read off this
+    machine (null), for instance because the job runs on another one."""
+
+    placement: Literal["disaggregated", "colocated"] = "disaggregated"
+    gpu_memory_gib: float | None = Field(None, gt=0)
+    host_memory_gib: float | None = Field(None, gt=0)
     num_cpus: int | None = Field(None, ge=1)
     object_store_bytes: int = Field(256 << 20, ge=78 << 20)
 

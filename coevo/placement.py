@@ -30,6 +30,14 @@ def booked_gpus(config: RunConfig) -> tuple[int, int]:
     )
 
 
+def gpus_needed(config: RunConfig) -> int:
+    """Of the whole run: colocated, engines and trainer share each of them."""
+    engine, trainer = booked_gpus(config)
+    if config.resources.placement == "colocated":
+        return max(engine, trainer)
+    return engine + trainer
+
+
 def misplaced(config: RunConfig, cluster: ClusterConfig) -> list[str]:
     """Why the run does not fit the allocation: Ray would wait for ever to place it."""
     problems = []
@@ -47,11 +55,11 @@ def misplaced(config: RunConfig, cluster: ClusterConfig) -> list[str]:
             f"cluster.cpus_per_task {cluster.cpus_per_task}; a rank lies on one node"
         )
     engine, trainer = booked_gpus(config)
-    if engine + trainer > cluster.gpus():
+    if (needed := gpus_needed(config)) > cluster.gpus():
         problems.append(
-            f"the run books {engine + trainer} GPUs (engine {engine}, trainer {trainer}) and the "
-            f"job has {cluster.gpus()} ({cluster.nodes} nodes x cluster.gpus_per_node "
-            f"{cluster.gpus_per_node}); raise cluster.gpus_per_node or cluster.nodes"
+            f"the run books {needed} GPUs (engine {engine}, trainer {trainer}, "
+            f"{config.resources.placement}) and the job has {cluster.gpus()} ({cluster.nodes} nodes x "
+            f"cluster.gpus_per_node {cluster.gpus_per_node}); raise cluster.gpus_per_node or cluster.nodes"
         )
     elif engine and config.policy.engine.tensor_parallel > cluster.gpus_per_node:
         problems.append(

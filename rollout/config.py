@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from harness.sandbox.containment import MAX_SLOTS
-from rollout.tool_calls import ParserName
+from rollout.tool_calls import ParserName, TemplateName
 
 
 class EnvironmentConfig(BaseModel):
@@ -27,6 +27,7 @@ class RolloutConfig(BaseModel):
     engine), `continuous` asks for each episode as it comes. sandbox: isolation of the harness
     process; `auto` takes the strongest that the machine has and refuses where there is none.
     tool_parser: of the tool calls in sampled text; `auto` fits the model's chat template.
+    template: `model` is the model's own chat template; `plain` writes a transcript, for base models.
     template_options: passed to the chat template, for example {enable_thinking: false}.
     wall_s: wall time that is part of the task (an episode past it is truncated); None: no such budget.
     A hung harness process, tool or engine is ended by limits of its own. episode_deadline_s: wall
@@ -46,6 +47,7 @@ class RolloutConfig(BaseModel):
     max_new_tokens: int = Field(16, ge=1)
     max_context: int = Field(1024, ge=32)
     tool_parser: ParserName = "auto"
+    template: TemplateName = "model"
     template_options: dict[str, Any] = Field(default_factory=dict)
     max_steps: int | None = Field(None, ge=1)
     wall_s: float | None = Field(None, gt=0)

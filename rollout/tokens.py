@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from harness.events import EMPTY, Message, ToolCallSpec, ToolSpec
 from harness.function_calling import as_function, for_template
 from rollout.capture import Context, TokenCapture, TokenError
-from rollout.tool_calls import PARSERS, Parsed, Parser, ParserName, parser_of, same
+from rollout.tool_calls import PARSERS, Parsed, Parser, ParserName, TemplateName, parser_of, same
 
 PROBES: tuple[tuple[Message, ...], ...] = (
     (Message("user", " Look around.\n\n  Two  spaces, é and 日本. "),),
@@ -31,6 +31,12 @@ PROBE_TOOL = ToolSpec(
 )
 PROBE_INPUT = {"key": 'a "quoted" b', "count": 2}
 
+PLAIN_TEMPLATE = (
+    "{% for m in messages %}{{ m['role'].capitalize() + ': ' + m['content'].strip() + '\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+"""For base models, which have no template: a turn is `Role: words`, an answer ends with its line."""
+
 
 class TemplateRefusal(ValueError):
     """A conversation that the chat template does not write (roles out of turn, say)."""
@@ -47,7 +53,8 @@ class Renderer:
     reads what the template itself writes, `none` where it writes no calls. template_options: passed
     to the template (`enable_thinking: false`, say). Raises TokenError for a tokenizer without a chat
     template, one whose ids depend on text across a special token, or a parser that does not read
-    the template's calls.
+    the template's calls. template: `model` is the tokenizer's own; `plain` a transcript, for base
+    models.
     """
 
     def __init__(
@@ -55,16 +62,19 @@ class Renderer:
         tokenizer: PreTrainedTokenizerFast,
         tool_parser: ParserName = "auto",
         template_options: Mapping[str, Any] = EMPTY,
+        template: TemplateName = "model",
     ) -> None:
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
             raise TokenError(
                 f"tokenizer {tokenizer.name_or_path!r} is a {type(tokenizer).__name__}; expected a "
                 "PreTrainedTokenizerFast (save a tokenizer.json)"
             )
+        if template == "plain":
+            tokenizer.chat_template = PLAIN_TEMPLATE
         if not tokenizer.chat_template:
             raise TokenError(
-                f"tokenizer {tokenizer.name_or_path!r} has no chat template; set "
-                "tokenizer.chat_template and save it with the model"
+                f"tokenizer {tokenizer.name_or_path!r} has no chat template, as a base model; set "
+                "rollout.template: plain, or tokenizer.chat_template and save it with the model"
             )
         self._tokenizer = tokenizer
         self._options = dict(template_options)
@@ -92,10 +102,21 @@ class Renderer:
         directory: str,
         tool_parser: ParserName = "auto",
         template_options: Mapping[str, Any] = EMPTY,
+        template: TemplateName = "model",
     ) -> Renderer:
         """The renderer of a saved tokenizer (tokenizer files and chat template)."""
         tokenizer: Any = AutoTokenizer.from_pretrained(directory)
-        return cls(tokenizer, tool_parser, template_options)
+        return cls(tokenizer, tool_parser, template_options, template)
+
+    @property
+    def entries(self) -> int:
+        """Of the tokenizer, added tokens included."""
+        return len(self._tokenizer)
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the template knows of thinking."""
+        return "think>" in str(self._tokenizer.chat_template)
 
     def prompt(
         self,
@@ -182,8 +203,12 @@ class Renderer:
         return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of sampled ids, special tokens dropped."""
-        return self._decode(tuple(token_ids), True)
+        """Text of sampled ids without the stop token, special tokens dropped."""
+        return self._decode(self._split_stop(tuple(token_ids))[0], True)
+
+    def text_of(self, token_id: int) -> str:
+        """Of one id, a special one too."""
+        return self._decode((token_id,), False)
 
     def answer(self, token_ids: Sequence[int]) -> Parsed:
         """A sampled answer's words and tool calls. Calls that the template could not write again
@@ -210,15 +235,20 @@ class Renderer:
         )
 
     def _find_stop_ids(self) -> tuple[int, ...]:
-        """End of sequence, and the special token right after an assistant's words."""
+        """End of sequence, and the special token right after an assistant's words; where the words
+        end with their line, the line break."""
         mark = "words of the assistant"
         messages = [for_template(Message("user", "Hi.")), for_template(Message("assistant", mark))]
         text = str(self._tokenizer.apply_chat_template(messages, tokenize=False, **self._options))
-        after = text.rpartition(mark)[2].lstrip()
-        found = self._split.match(after) if self._split else None
+        after = text.rpartition(mark)[2]
+        found = self._split.match(after.lstrip()) if self._split else None
         # What closes a turn, where no special token does: the end of sequence, as text.
         self._turn_end = found.group() if found else self._tokenizer.eos_token or "\0"
         ids = [self._tokenizer.eos_token_id, self._special[found.group()] if found else None]
+        if after == "\n":
+            self._turn_end = after
+            line_break = self.encode(after)
+            ids.append(line_break[0] if len(line_break) == 1 else None)
         stops = tuple(dict.fromkeys(number for number in ids if number is not None))
         if not stops:
             raise TokenError(

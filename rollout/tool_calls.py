@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 ParserName = Literal["auto", "hermes", "llama3_json", "mistral", "pythonic", "none"]
+TemplateName = Literal["model", "plain"]
 
 Call = tuple[str, dict[str, Any]]
 """A tool's name and its input."""

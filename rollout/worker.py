@@ -41,7 +41,9 @@ class RolloutWorker:
         self._renderer = (
             None
             if tokenizer is None
-            else Renderer.from_pretrained(tokenizer, config.tool_parser, config.template_options)
+            else Renderer.from_pretrained(
+                tokenizer, config.tool_parser, config.template_options, config.template
+            )
         )
         self._engine: Any = engine
         self._sandbox = Sandbox(config.sandbox, slots=config.concurrency)

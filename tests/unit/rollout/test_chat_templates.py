@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import trl
-from test_token_capture import sample, tokenizer
+from test_token_capture import sample
+from tiny_tokenizer import tokenizer
 
 from harness.events import Message, ToolCallSpec, ToolSpec
 from rollout.capture import TokenCapture, TokenError

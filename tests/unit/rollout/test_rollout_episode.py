@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from test_token_capture import tokenizer
+from tiny_tokenizer import tokenizer
 
 from harness.bundle import Bundle
 from harness.component import Component

@@ -27,7 +27,7 @@ from rollout.task import SPLITS, Task
 from rollout.tokens import Renderer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from test_token_capture import tokenizer
+from tiny_tokenizer import tokenizer
 
 ENV = ToolboxEnv(counts={"evolve": 6, "heldout": 3})
 H0 = Path(__file__).parents[4] / "configs" / "harness" / "toolbox"
