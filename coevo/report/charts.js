@@ -190,7 +190,7 @@ function lineChart({ label, series, format, height = 300, domain, zero = false, 
       return p ? [one.label, p.text || format(p.y)] : [one.label, "–"];
     }),
   ];
-  const table = dataTable(
+  const table = dataTable(label,
     [xLabel, ...series.filter((one) => !one.faint).map((one) => one.label)],
     xs.map((x) => [x, ...tooltip(x)[1].map((row) => row[1])]));
   return [chart(label, xs, height, draw, tooltip), table];
@@ -222,7 +222,7 @@ function stackedBars({ label, bars, keys, format, height = 220, xLabel = "round"
   const tooltip = (x) => [`${xLabel} ${x}`, row(bars.find((bar) => bar.x === x))];
   const legend = h("ul", { class: "legend" }, keys.map(({ label: name, colour }) =>
     h("li", {}, h("span", { class: "swatch", style: `background:${colour}` }), name)));
-  const table = dataTable([xLabel, ...keys.map((k) => k.label)], bars.map((bar) => [bar.x, ...keys.map(({ key }) => (bar.values[key] ? format(bar.values[key]) : "–"))]));
+  const table = dataTable(label, [xLabel, ...keys.map((k) => k.label)], bars.map((bar) => [bar.x, ...keys.map(({ key }) => (bar.values[key] ? format(bar.values[key]) : "–"))]));
   return [legend, chart(label, xs, height, draw, tooltip), table];
 }
 
@@ -233,7 +233,7 @@ function tableOf(heads, rows) {
       h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, i) =>
         i ? h("td", {}, cell) : h("th", { scope: "row" }, cell)))))));
 }
-const dataTable = (heads, rows) => h("details", {}, h("summary", {}, "Show the numbers"), tableOf(heads, rows));
+const dataTable = (label, heads, rows) => h("details", { "data-key": `numbers/${label}` }, h("summary", {}, "Show the numbers"), tableOf(heads, rows));
 
 // Differences with intervals against a zero line; one focusable row a pair.
 function forest(rows) {

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import yaml
 
 from coevo.compare import ARM_NAMES, Arm, Comparison, PairedDifference, by_round, flatten
+from coevo.evolution_read import read_evolution
 from coevo.records import SplitResult
+from coevo.report.grid import Grid, evolve_grid, heldout_grid, rollout_episodes, task_table
+from coevo.report.lineage import lineage
+from coevo.report.traces import Wanted, pack, wanted
 from coevo.report.verdict import verdict
 from coevo.runs import Run
+from harness.evolve.records import Episode
 
 _SLOTS = {arm: i for i, arm in enumerate(ARM_NAMES)}
 """A known arm has one colour, dash and marker in every report; others take the next free ones."""
@@ -41,20 +47,51 @@ def _pair(pair: PairedDifference | None) -> dict[str, Any] | None:
     }
 
 
-def _run(run: Run) -> dict[str, Any]:
+@dataclass(frozen=True)
+class RunData:
+    """A run with what the page shows of it beside its rounds. problems: of any of its files."""
+
+    run: Run
+    lineage: Mapping[str, Any]
+    episodes: Mapping[int, Sequence[Episode]]
+    grids: tuple[Grid, ...]
+    problems: tuple[str, ...] = field(default=())
+
+
+def read_run_data(run: Run) -> RunData:
+    """Everything of a run that the page shows; a damaged file is a problem and the rest is kept."""
+    view = read_evolution(run.path)
+    episodes, damaged = rollout_episodes(run)
+    grids = tuple(g for g in (heldout_grid(run), evolve_grid(episodes)) if g is not None)
+    problems = (*run.problems, *view.problems, *damaged)
+    return RunData(run, lineage(view), episodes, grids, tuple(dict.fromkeys(problems)))
+
+
+def _run(found: RunData, index: Mapping[str, int]) -> dict[str, Any]:
+    run = found.run
     return {
         "name": run.name,
         "seed": run.seed,
         "finished": run.finished,
-        "rounds": [record.to_json() for record in run.rounds],
+        "rounds": [_brief(record.to_json()) for record in run.rounds],
+        "asked_rounds": run.config.get("rounds"),
         "heldout": {r: _split(e.result) for r, e in sorted(run.evaluations.items())},
+        "lineage": found.lineage,
+        "grids": [grid.to_json(index) for grid in found.grids],
         "config": yaml.safe_dump(dict(run.config), sort_keys=False, allow_unicode=True),
         "lock": json.dumps(run.lock, indent=2, ensure_ascii=False),
-        "problems": list(run.problems),
     }
 
 
-def _arm(arm: Arm, slot: int) -> dict[str, Any]:
+def _brief(record: dict[str, Any]) -> dict[str, Any]:
+    """A round without its candidates, which the lineage has."""
+    del record["evolution"]
+    return record
+
+
+def _arm(
+    arm: Arm, slot: int, found: Mapping[int, RunData], index: Mapping[str, int]
+) -> dict[str, Any]:
     return {
         "key": arm.key,
         "label": arm.label,
@@ -70,7 +107,7 @@ def _arm(arm: Arm, slot: int) -> dict[str, Any]:
         "tokens": arm.tokens.model_dump(),
         "wall_s": arm.wall_s,
         "curve": {r: _split(result) for r, result in by_round(arm.runs).items()},
-        "runs": [_run(run) for run in arm.runs],
+        "runs": [_run(found[id(run)], index) for run in arm.runs],
     }
 
 
@@ -86,22 +123,53 @@ def _config_differences(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return rows
 
 
-def payload(comparison: Comparison, title: str) -> dict[str, Any]:
-    """The object that page.js draws; numbers are shares and seconds, formatted by the page."""
+def payload(
+    comparison: Comparison, title: str, found: Sequence[RunData] | None = None
+) -> dict[str, Any]:
+    """The object that the page draws; numbers are shares and seconds, formatted by the page.
+
+    found: what `read_run_data` gave for each run, arm by arm; None reads it here.
+    """
     words = verdict(comparison)
     runs = [run for arm in comparison.arms for run in arm.runs]
+    found = [read_run_data(run) for run in runs] if found is None else found
+    tasks = task_table(grid for item in found for grid in item.grids)
+    index = {task.key: i for i, task in enumerate(tasks)}
+    traces, damaged = pack(_wanted(found), [run.path for run in runs])
+    told = [problem for item in found for problem in item.problems]
     free = iter(range(len(_SLOTS), len(_SLOTS) + len(comparison.arms)))
+    by_id = {id(item.run): item for item in found}
     return {
-        "schema": 1,
+        "schema": 2,
         "title": title,
         "headline": words.headline,
         "paragraph": words.paragraph,
         "reference": comparison.reference,
-        "notes": list(comparison.notes),
+        "notes": [note for note in comparison.notes if note not in told],
+        "problems": [_placeless(text, runs) for text in dict.fromkeys([*told, *damaged])],
         "arms": [
-            _arm(arm, _SLOTS[arm.key] if arm.key in _SLOTS else next(free))
+            _arm(arm, _SLOTS[arm.key] if arm.key in _SLOTS else next(free), by_id, index)
             for arm in comparison.arms
         ],
         "pairs": [_pair(pair) for pair in comparison.pairs],
         "config_differences": _config_differences(runs),
+        "tasks": [asdict(task) for task in tasks],
+        "traces": traces,
     }
+
+
+def _wanted(found: Sequence[RunData]) -> list[tuple[int, Wanted]]:
+    return [
+        item
+        for number, one in enumerate(found)
+        for grid in one.grids
+        if grid.split == "evolve"
+        for item in wanted(number, grid, one.episodes)
+    ]
+
+
+def _placeless(text: str, runs: Sequence[Run]) -> str:
+    """A problem with the run's name in the place of its path: pages are passed on."""
+    for run in runs:
+        text = text.replace(str(run.path.absolute()), run.name).replace(str(run.path), run.name)
+    return text

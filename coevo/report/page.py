@@ -15,7 +15,8 @@ from coevo.report.data import payload
 from coevo.runs import Run, load_run
 from harness.atomic import write_atomic
 
-_SCRIPTS = ("charts.js", "page.js")
+_SCRIPTS = ("charts.js", "base.js", "sections.js", "lineage.js", "grid.js", "trace.js", "main.js")
+"""In this order: each uses names of those before it."""
 
 
 def _package_text(name: str) -> str:

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from evolved_runs import evolve_run
 from synthetic_runs import make_run
 
 from coevo.report import write_report
@@ -41,10 +42,44 @@ setTimeout(() => {
   note("escaped", tip.hidden);
   const row = document.querySelector(".forest .chart");
   if (row) { row.focus(); note("forest", tip.textContent); row.blur(); }
-  const empty = [...document.querySelectorAll(".chart")].filter((c) => !c.closest("details:not([open])") && !c.querySelector("svg"));
-  note("undrawn", empty.map((c) => c.getAttribute("aria-label")).join("; "));
+  const cell = document.querySelector("#tasks button.cell.r");
+  if (cell) {
+    cell.focus();
+    note("cell", cell.getAttribute("aria-label") + " / " + tip.textContent);
+    const before = document.activeElement;
+    cell.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowLeft", bubbles: true, cancelable: true }));
+    note("moved", document.activeElement !== before && document.activeElement.classList.contains("cell"));
+    cell.click();
+    note("heldout-trace", document.getElementById("trace").textContent);
+    document.querySelector("#trace .close").click();
+    note("closed", !document.getElementById("trace").open);
+  }
+  const pick = (at, value) => {
+    const box = document.querySelectorAll("#tasks select")[at];
+    if (!box || ![...box.options].some((one) => one.value === value)) return false;
+    box.value = value;
+    box.dispatchEvent(new Event("change"));
+    return true;
+  };
+  if (pick(1, "evolve")) {
+    pick(2, "flipping");
+    note("filtered", document.querySelectorAll("#tasks tbody tr").length);
+    document.querySelector("#tasks button.cell.f").click();
+  }
+  setTimeout(() => {
+    const dialog = document.getElementById("trace");
+    if (!dialog.open) return;
+    note("trace", dialog.textContent);
+    const other = [...dialog.querySelectorAll(".tabs button")].find((one) => one.getAttribute("aria-pressed") === "false");
+    if (other) { other.click(); note("other-trace", dialog.textContent); }
+    for (const details of dialog.querySelectorAll("details")) details.open = true;
+    note("trace-overflow", dialog.querySelector(".trace-body").scrollWidth - dialog.querySelector(".trace-body").clientWidth);
+    dialog.close();
+  }, 500);
   for (const details of document.querySelectorAll("details")) details.open = true;
   setTimeout(() => {
+    const empty = [...document.querySelectorAll(".chart")].filter((c) => !c.querySelector("svg"));
+    note("undrawn", empty.map((c) => c.getAttribute("aria-label")).join("; "));
     note("overflow", document.documentElement.scrollWidth - document.documentElement.clientWidth);
     const unnamed = [...document.querySelectorAll("[tabindex='0']")].filter((n) => !n.getAttribute("aria-label")).length;
     note("unnamed", unnamed);
@@ -104,9 +139,10 @@ def driven(tmp_path):
 @pytest.mark.parametrize("width", [1280, 500])  # 500 is the narrowest window that it opens
 def test_four_arms_draw_every_section_without_a_console_line(tmp_path, driven, width):
     runs = [make_run(tmp_path / "runs", arm) for arm in ("frozen", "harness", "model", "coevolve")]
+    evolve_run(runs[-1])
     dom, console = browse(driven(runs), tmp_path / "profile", width)
     assert console == []
-    for section in ("heldout", "arms", "lineage", "buffer", "training", "cost", "config"):
+    for section in ("heldout", "arms", "tasks", "lineage", "buffer", "training", "cost", "config"):
         assert f'<section id="{section}"' in dom
     assert dom.count('class="card"') == 4
     assert "✓ applied" in dom
@@ -118,6 +154,17 @@ def test_four_arms_draw_every_section_without_a_console_line(tmp_path, driven, w
     assert probe(dom, "last").startswith("round 5")
     assert probe(dom, "escaped") == "true"
     assert "McNemar" in probe(dom, "forest")
+    assert re.search(r"regressed, 0 of 4 runs passed / .*passed0 of 4", probe(dom, "cell"))
+    assert probe(dom, "moved") == "true"
+    assert "Held-out episodes keep no trace" in probe(dom, "heldout-trace")
+    assert probe(dom, "closed") == "true"
+    assert 0 < int(probe(dom, "filtered")) < 24
+    assert "✕ failed" in probe(dom, "trace")
+    assert "menu before modeltransform2 µs" in probe(dom, "trace")
+    assert "✓ passed" in probe(dom, "other-trace")
+    assert probe(dom, "trace-overflow") == "0"
+    assert "add goal_filter (control_flow" in dom
+    assert "tasks unlocked" in dom
     assert probe(dom, "overflow") == "0"
     assert probe(dom, "undrawn") == ""
     assert probe(dom, "unnamed") == "0"

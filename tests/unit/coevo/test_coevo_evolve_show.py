@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import random
 import shutil
-import sys
-from pathlib import Path
 
 import pytest
-import yaml
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "harness" / "evolve"))
-from evolve_world import H0, World, helps
+from evolve_world import H0
+from evolved_runs import evolve_run
 from synthetic_runs import round_record
 
 from coevo import cli
@@ -21,61 +15,13 @@ from coevo.errors import InputError
 from coevo.evolution_read import read_evolution
 from coevo.metrics import MetricsLog
 from coevo.records import EvolutionRecord, LLMRecord
-from harness.atomic import write_json
 from harness.evolve.drift import DriftEvidence, DriftTest, drift_test
-from harness.evolve.engine import evolve
-from harness.evolve.journal import Journal
-from harness.evolve.recipe import load_recipe
 from harness.evolve.records import PairedResult, PairedTask, encode
-from harness.evolve.state import EvolutionState
-from harness.store import Store
-
-
-async def _rounds(path: Path, rounds: int) -> None:
-    recipe, parts = load_recipe("quickstart")
-    world = World(helps("goal_filter", low=0.2, high=0.8), tasks=24)
-    store = Store(path / "harness")
-    store.put(H0)
-    state = EvolutionState.start(H0)
-    loop = Journal(path / "journal.jsonl")
-    with MetricsLog(path / "metrics.jsonl") as log:
-        for number in range(rounds):
-            harness = state.incumbent
-            episodes = world.history(harness, 2)
-
-            async def rolled(episodes=episodes):
-                return {"episodes": [encode(e) for e in episodes], "tokens": [7000, 100]}
-
-            await loop.once(f"{number}/rollout", [number], rolled)
-            directory = path / "evolution" / f"{number:04d}"
-            result = await evolve(
-                recipe,
-                parts,
-                state,
-                episodes,
-                world.evaluate,
-                Journal(directory / "journal.jsonl"),
-                random.Random(number),
-            )
-            for report in result.candidates:
-                store.put(report.candidate.bundle)
-            write_json(directory / "verdicts.json", result.to_json())
-            state = result.state
-            log.append(
-                round_record(
-                    number, harness_id=harness.id, evolution=EvolutionRecord(**result.summary())
-                )
-            )
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
-    path = tmp_path_factory.mktemp("runs") / "toy"
-    path.mkdir()
-    config = {"name": "toy", "mode": "harness", "seed": 0, "evolution": {"recipe": "quickstart"}}
-    (path / "config.yaml").write_text(yaml.safe_dump(config))
-    asyncio.run(_rounds(path, 2))
-    return path
+    return evolve_run(tmp_path_factory.mktemp("runs") / "toy")
 
 
 @pytest.fixture

@@ -36,8 +36,8 @@ def test_a_script_in_an_edit_stays_text(page):
         edit
         for arm in _data(page)["arms"]
         for run in arm["runs"]
-        for record in run["rounds"]
-        for candidate in record["evolution"]["candidates"]
+        for record in run["lineage"]["rounds"]
+        for candidate in record["candidates"]
         for edit in candidate["edits"]
     ]
     assert any("</script><script>alert('x')</script>" in edit for edit in edits)

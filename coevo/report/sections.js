@@ -1,29 +1,5 @@
 "use strict";
-// The sections of the report, from the JSON object embedded in the page.
-
-const data = JSON.parse(document.getElementById("data").textContent);
-const arms = data.arms;
-const byKey = Object.fromEntries(arms.map((arm) => [arm.key, arm]));
-const short = (id) => h("code", { class: "id", title: id }, id.slice(0, 8));
-const range = (pair) => `${points(pair.mean)} points [${points(pair.lo)}, ${points(pair.hi)}]`;
-const CONCLUSIONS = {
-  "above": ["good", "▲ above"], "below": ["bad", "▼ below"],
-  "within noise": ["flat", "≈ within noise"], "too few tasks": ["flat", "? too few tasks"],
-};
-const conclusion = (pair, of = "") => {
-  const [kind, text] = CONCLUSIONS[pair.conclusion];
-  return h("span", { class: `badge ${kind}` }, of ? `${text}${pair.conclusion === "within noise" ? " of" : ""} ${of}` : text);
-};
-
-function section(id, title, lead, ...children) {
-  if (!children.flat(Infinity).some(Boolean)) return;
-  document.getElementById("main").append(
-    h("section", { id, "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, title), h("p", { class: "lead" }, lead), children));
-  document.getElementById("nav").append(h("a", { href: `#${id}` }, title));
-}
-const panel = (title, sub, ...children) => h("div", {}, h("h3", {}, title), sub && h("p", { class: "sub" }, sub), children);
-const runTitle = (arm, run) => (arm.runs.length > 1 ? `${arm.label}, seed ${run.seed}` : arm.label);
-const eachRun = (make) => arms.flatMap((arm) => arm.runs.map((run) => make(arm, run))).filter(Boolean);
+// Cards, curves, comparison, buffer, training, cost and configuration.
 
 function cards() {
   const reference = byKey[data.reference];
@@ -57,7 +33,7 @@ function curves() {
     `Share of held-out episodes solved at each round. Bands are 95% Wilson intervals of the rate alone; for a difference between arms read the paired intervals below${single.length ? ". Thin lines are single seeds" : ""}.`,
     armLegend(shown),
     lineChart({ label: "Held-out success by round", series: [...single, ...pooled], format: (v) => pct(v, 0), domain: [lo, hi], height: 340, names: true }),
-    practice.length ? h("details", {}, h("summary", {}, "Success on the tasks it learns from"),
+    practice.length ? fold("heldout/evolve", "Success on the tasks it learns from",
       h("p", { class: "note" }, `Other tasks each round, so that this curve is noisier and no measure of the result${arms.some((a) => a.runs.length > 1) ? "; first seed of each arm" : ""}.`),
       lineChart({ label: "Success on evolve tasks by round", series: practice, format: (v) => pct(v, 0), domain: [0, 1], height: 220 })) : null);
 }
@@ -81,60 +57,10 @@ function comparison() {
     "Last evaluation of each arm. Differences are paired by task and seed, in percentage points, with a 95% bootstrap interval over tasks; a hollow mark means that the interval includes 0.",
     pairs.length ? forest(pairs) : null,
     tableOf(["arm", "runs", "start", "final, 95%", "gain over its start, points", "best (optimistic)", "tokens a point"], rows),
-    pairs.length ? h("details", {}, h("summary", {}, "Show the paired numbers"), tableOf(
+    pairs.length ? fold("arms/pairs", "Show the paired numbers", tableOf(
       ["pair", "difference", "95% interval", "only first solved", "only second solved", "McNemar p", "tasks", "pairs", "reading"],
       pairs.map((p) => [p.name, points(p.mean), `[${points(p.lo)}, ${points(p.hi)}]`, p.only_a, p.only_b, number(p.p, 2), p.tasks, p.pairs, conclusion(p)]))) : null,
     data.notes.map((note) => h("p", { class: "note" }, note)));
-}
-
-const VERDICTS = {
-  apply: ["good", "✓ applied"], applied: ["good", "✓ applied"], fork: ["good", "⑂ forked"], forked: ["good", "⑂ forked"],
-  reject: ["bad", "✕ rejected"], rejected: ["bad", "✕ rejected"], no_effect: ["flat", "∅ no effect"], no_op: ["flat", "– no change"], off: ["flat", "– off"],
-};
-const verdict = (word) => VERDICTS[word] || ["flat", `• ${word.replaceAll("_", " ")}`];
-
-function draw(name, paired) {
-  if (!paired || !known(paired.mean_d)) return null;
-  const low = paired.lo;
-  const reach = Math.max(0.05, Math.abs(paired.mean_d), Math.abs(low ?? 0)) * 1.15;
-  const x = (v) => 75 + (v / reach) * 72;
-  const text = `${points(paired.mean_d)}${known(low) ? ` (≥ ${points(low)})` : ""}, n=${paired.n}`;
-  return h("div", { class: "draw" }, h("span", {}, name),
-    s("svg", { viewBox: "0 0 150 14", width: 100, "aria-hidden": "true" },
-      s("line", { class: "axis", x1: 0, x2: 150, y1: 7, y2: 7 }),
-      s("line", { class: "zero", x1: 75, x2: 75, y1: 1, y2: 13 }),
-      known(low) && s("line", { x1: x(low), x2: x(paired.mean_d), y1: 7, y2: 7, stroke: "currentColor", "stroke-width": 3 }),
-      s("circle", { cx: x(paired.mean_d), cy: 7, r: 4, fill: "var(--ink)" })),
-    h("span", {}, text));
-}
-
-function candidateCard(candidate) {
-  const [kind, text] = verdict(candidate.verdict);
-  return h("div", { class: `candidate ${kind}` },
-    h("div", { class: "head" }, h("span", { class: `badge ${kind}` }, text), h("span", {}, candidate.id), candidate.kind && h("span", { class: "sub" }, candidate.kind),
-      candidate.harness_id && short(candidate.harness_id)),
-    h("ul", { class: "edits" }, candidate.edits.map((edit) => h("li", {}, edit))),
-    candidate.reasons.length ? h("ul", { class: "why" }, candidate.reasons.map((reason) => h("li", {}, reason))) : null,
-    draw("select", candidate.select), draw("confirm", candidate.confirm));
-}
-
-function lineage() {
-  const panels = eachRun((arm, run) => {
-    const told = run.rounds.filter((r) => r.evolution.outcome !== "off");
-    if (!told.length) return null;
-    const all = told.flatMap((r) => r.evolution.candidates);
-    const kept = all.filter((c) => verdict(c.verdict)[0] === "good").length;
-    return h("details", { open: arm === arms[arms.length - 1] || arms.length === 1 },
-      h("summary", {}, `${runTitle(arm, run)}: ${all.length} candidates, ${kept} kept`),
-      h("ol", { class: "lineage" }, told.map((record) => {
-        const kind = verdict(record.evolution.outcome);
-        return h("li", { class: kind[0] === "good" ? "changed" : "" },
-          h("div", { class: "round-head" }, h("h3", {}, `Round ${record.round}`), h("span", { class: `badge ${kind[0]}` }, kind[1]),
-            h("span", { class: "sub" }, "harness ", short(record.harness_id)), record.evolution.reason && h("span", { class: "sub" }, record.evolution.reason)),
-          record.evolution.candidates.length ? h("div", { class: "candidates" }, record.evolution.candidates.map(candidateCard)) : null);
-      })));
-  });
-  section("lineage", "Harness lineage", "What each round proposed and what the gate made of it. Numbers are success of the candidate minus the incumbent on the same tasks and seeds: first in the select draw, then in an independent confirm draw, in points, with the lower bound of the interval in brackets.", panels);
 }
 
 function buffer() {
@@ -174,7 +100,9 @@ function training() {
       plot("entropy", "Entropy", "of the policy on sampled tokens, nats"),
       plot("grad_norm", "Gradient norm", "before clipping"),
       plot("loss", "Loss", "objective; its level has no meaning by itself"),
-      plot("probe_max_abs", "Engine against trainer", "largest log-prob difference on the probe after publication")));
+      plot("mismatch_mean", "Engine against trainer, sampled", "mean |log-prob difference| of the round's own tokens before the first step"),
+      plot("mismatch_p99", "Engine against trainer, 99th percentile", "of the same"),
+      plot("probe_max_abs", "Engine against trainer, published", "largest log-prob difference on the probe after publication")));
 }
 
 function cost() {
@@ -194,18 +122,9 @@ function cost() {
 function configuration() {
   const names = eachRun((arm, run) => runTitle(arm, run));
   section("config", "Configuration and versions", "The resolved configuration of each run and the versions it ran with.",
-    data.config_differences.length ? h("details", {}, h("summary", {}, `Where the runs differ (${data.config_differences.length} keys)`),
+    data.config_differences.length ? fold("config/differences", `Where the runs differ (${data.config_differences.length} keys)`,
       tableOf(["key", ...names], data.config_differences.map((row) => [h("code", {}, row.key), ...row.values.map((v) => h("code", {}, v))]))) : null,
-    eachRun((arm, run) => h("details", {}, h("summary", {}, `${runTitle(arm, run)}: ${run.name}`),
-      run.problems.map((problem) => h("p", { class: "note" }, problem)),
+    eachRun((arm, run, index) => fold(`config/${index}`, `${runTitle(arm, run)}: ${run.name}`,
       h("pre", { tabindex: 0, "aria-label": "Configuration" }, run.config), h("pre", { tabindex: 0, "aria-label": "Versions" }, run.lock))));
 }
 
-cards();
-curves();
-comparison();
-lineage();
-buffer();
-training();
-cost();
-configuration();
