@@ -14,13 +14,13 @@ import numpy as np
 from rollout.buffer_files import (
     MANIFEST,
     CorruptPartError,
-    Mismatch,
     Part,
     ReplayError,
     to_trajectories,
     write_part,
 )
 from rollout.buffer_view import BufferView, view
+from rollout.mismatch import Mismatch
 from rollout.trajectory import Role, Trajectory
 
 __all__ = [

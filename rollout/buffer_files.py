@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.atomic import fsync, put_directory, replacing, write_json
+from rollout.mismatch import Mismatch
 from rollout.tensor_file import TensorFileError, read_tensors, write_tensors
 from rollout.trajectory import Cost, Outcome, Segment, Trajectory
 
@@ -174,27 +175,6 @@ def to_trajectories(table: pa.Table, tokens: TokenArrays | None) -> list[Traject
         )
         for number, row in enumerate(table.to_pylist())
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """|engine − trainer| log-prob of `tokens` sampled tokens, both under the version that sampled
-    them: mean, 99th percentile, greatest; in nats."""
-
-    tokens: int
-    mean: float
-    p99: float
-    max: float
-
-    @classmethod
-    def of(cls, engine: np.ndarray, trainer: np.ndarray) -> Mismatch | None:
-        """engine, trainer: float32 [n] of the same tokens; None for none."""
-        if not len(engine):
-            return None
-        apart = np.abs(engine.astype(np.float64) - trainer)
-        return cls(
-            len(apart), float(apart.mean()), float(np.quantile(apart, 0.99)), float(apart.max())
-        )
 
 
 class Part:

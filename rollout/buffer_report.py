@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from pyarrow import ArrowException
 
-from rollout.buffer_files import MANIFEST, TOKENS, CorruptPartError, Mismatch, Part, ReplayError
+from rollout.buffer_files import MANIFEST, TOKENS, CorruptPartError, Part, ReplayError
+from rollout.mismatch import Mismatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.lora.request import LoRARequest
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from rollout.policy import compat
+from rollout.policy import compat, weight_transfer
 from rollout.policy.base import Sampling
 from rollout.policy.config import ServedLoRAConfig, VLLMEngineConfig
 
@@ -32,8 +32,8 @@ def test_the_installed_vllm_is_the_pinned_one() -> None:
 
 
 def test_the_file_backend_implements_all_that_a_weight_transfer_engine_must() -> None:
-    assert WeightTransferEngineFactory._registry[compat.BACKEND]
-    assert not inspect.isabstract(compat.FileTransfer)
+    assert WeightTransferEngineFactory._registry[weight_transfer.BACKEND]
+    assert not inspect.isabstract(weight_transfer.FileTransfer)
     required = WeightTransferEngine.__abstractmethods__
     assert required == {
         "init_transfer_engine",
