@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -70,23 +71,25 @@ def main() -> None:
 def measure(root: Path, rounds: int, each: int, tokens: int) -> None:
     ReplayBuffer(root / "warm", 1, each).append(0, "incumbent", make_round(0, 8, tokens))  # imports
     buffer = ReplayBuffer(root / "buffer", rounds, rounds * each)
-    append_s = write_s = 0.0
+    appends, writes = [], []
     size = 0
     for number in range(rounds):
         made = make_round(number, each, tokens)
         with Timer() as timer:
             buffer.append(number, "incumbent", made)
-        append_s += timer.s
+        appends.append(timer.s)
         content = b"".join(
             p.read_bytes() for p in files(root / "buffer" / "rounds" / f"{number:04d}")
         )
         size += len(content)
         with Timer() as timer:
             write_plainly(root / f"plain-{number}", content)
-        write_s += timer.s
+        writes.append(timer.s)
     plain = [root / f"plain-{number}" for number in range(rounds)]
     print(f"{rounds * each} trajectories of {tokens} tokens, {size / 1e6:.0f} MB, {rounds} rounds")
-    compare("append", size, append_s, write_s, "plain write and fsync")
+    compare("append", size, sum(appends), sum(writes), "plain write and fsync")
+    ratios = [plain_s / append_s for append_s, plain_s in zip(appends, writes, strict=True)]
+    print(f"append: median of the rounds' ratios {statistics.median(ratios):.2f}")
     records = sum(p.stat().st_size for p in files(root / "buffer") if p.suffix == ".parquet")
     with Timer() as reload:
         buffer = ReplayBuffer(root / "buffer", rounds, rounds * each)

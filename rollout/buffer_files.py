@@ -339,7 +339,7 @@ def write_part(
         fsync(directory.parent.parent)
     segments = [s for t in trajectories for s in t.segments]
     tensors: dict[str, list[np.ndarray]] = {
-        name: [np.asarray(getattr(s, name), dtype=TOKEN_DTYPES[name]) for s in segments]
+        name: [np.ascontiguousarray(getattr(s, name), dtype=TOKEN_DTYPES[name]) for s in segments]
         or [np.zeros(0, TOKEN_DTYPES[name])]
         for name in ("token_ids", "loss_mask", "logprobs", "versions")
     }
@@ -348,15 +348,10 @@ def write_part(
     tensors["offsets"] = [offsets]
     tensors["trajectory"] = [rows]
     tensors["temperatures"] = [np.array([s.temperature for s in segments], dtype=np.float64)]
-    table: pa.Table = COLUMNS.empty_table()
-
-    def write_records() -> None:
-        nonlocal table
-        table = to_table(trajectories)
-        pq.write_table(table, beside / RECORDS)
-        fsync(beside / RECORDS)
-
-    described = write_tensors(beside / TOKENS, tensors, meanwhile=write_records)
+    # On its way to the disk while the records are made; all is synced at once in the end.
+    described = write_tensors(beside / TOKENS, tensors)
+    table = to_table(trajectories)
+    pq.write_table(table, beside / RECORDS)
     manifest = {
         "schema": SCHEMA,
         "round": round,

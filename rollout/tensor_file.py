@@ -12,7 +12,7 @@ import os
 import struct
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,21 +26,19 @@ DTYPES: Mapping[str, type] = {
 
 _NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 CHUNK = 2 << 20
+IOV_MAX = 1024
+"""Pieces that Linux writes in one call."""
 
 
 class TensorFileError(ValueError):
     """A file that is no tensor file, is cut short, or whose checksum differs."""
 
 
-def write_tensors(
-    path: Path,
-    tensors: Mapping[str, Sequence[np.ndarray]],
-    meanwhile: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
-    """Write one-dimensional tensors, each the concatenation of its pieces, and sync the file.
+def write_tensors(path: Path, tensors: Mapping[str, Sequence[np.ndarray]]) -> dict[str, Any]:
+    """Write one-dimensional tensors, each the concatenation of its pieces.
 
-    meanwhile: called while the last of it is on its way to the disk.
-    Returns crc32 and bytes of the file. Pieces of a tensor have one dtype of DTYPES.
+    The file is on its way to the disk then, the caller syncs it. Returns its crc32 and bytes.
+    Pieces of a tensor are contiguous and have one dtype of DTYPES.
     """
     order = sorted(tensors, key=lambda name: list(_NAMES).index(tensors[name][0].dtype))
     header: dict[str, Any] = {}
@@ -52,24 +50,17 @@ def write_tensors(
         header[name] = {"dtype": dtype, "shape": [count], "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
+    start = np.frombuffer(struct.pack("<Q", len(text)) + text, np.uint8)
 
     crc = size = 0
-    # Each chunk is on its way to the disk while the next is made, so that little is left to sync.
+    # Each chunk is on its way to the disk while the next is summed: little is left to sync.
     with path.open("wb", buffering=0) as file, _Line() as writing:
-
-        def write(data: memoryview) -> None:
-            begin = file.tell()
-            while data:
-                data = data[file.write(data) :]
-            # Linux begins to write dirty pages that are not needed, and does not wait for them.
-            os.posix_fadvise(file.fileno(), begin, file.tell() - begin, os.POSIX_FADV_DONTNEED)
-
-        for chunk in (memoryview(struct.pack("<Q", len(text)) + text), *_chunks(order, tensors)):
-            writing.put(write, chunk)
-            crc = zlib.crc32(chunk, crc)
-            size += len(chunk)
-        writing.put(os.fsync, file.fileno())
-        meanwhile()
+        handle = file.fileno()
+        for chunk in _chunks([[start], *(tensors[name] for name in order)]):
+            writing.put(_write, handle, chunk, size)
+            for piece in chunk:
+                crc = zlib.crc32(piece, crc)
+                size += piece.nbytes
         writing.finish()
     return {"crc32": crc, "bytes": size}
 
@@ -132,25 +123,33 @@ def read_tensors(
     return out
 
 
-def _chunks(
-    order: Sequence[str], tensors: Mapping[str, Sequence[np.ndarray]]
-) -> Iterator[memoryview]:
-    """The tensors' bytes in pieces of about CHUNK bytes."""
-    for name in order:
-        held: list[np.ndarray] = []
-        size = 0
-        for piece in tensors[name]:
+def _chunks(tensors: Iterable[Sequence[np.ndarray]]) -> Iterator[list[np.ndarray]]:
+    """The pieces in their order, about CHUNK bytes and at most IOV_MAX of them at a time."""
+    held: list[np.ndarray] = []
+    size = 0
+    for pieces in tensors:
+        for piece in pieces:
+            if not piece.nbytes:
+                continue
             held.append(piece)
             size += piece.nbytes
-            if size >= CHUNK:
-                yield _joined(held)
+            if size >= CHUNK or len(held) == IOV_MAX:
+                yield held
                 held, size = [], 0
-        if size:
-            yield _joined(held)
+    if held:
+        yield held
 
 
-def _joined(pieces: Sequence[np.ndarray]) -> memoryview:
-    return _bytes(np.ascontiguousarray(pieces[0]) if len(pieces) == 1 else np.concatenate(pieces))
+def _write(handle: int, pieces: Sequence[np.ndarray], begin: int) -> None:
+    """Pieces as they lie in memory, at `begin` bytes into the file, and on to the disk."""
+    size = sum(piece.nbytes for piece in pieces)
+    done = os.pwritev(handle, pieces, begin)
+    if done < size:  # a full disk says so at the next call
+        rest = b"".join(piece.tobytes() for piece in pieces)
+        while done < size:
+            done += os.pwrite(handle, rest[done:], begin + done)
+    # Linux begins to write dirty pages that are not needed, and does not wait for them.
+    os.posix_fadvise(handle, begin, size, os.POSIX_FADV_DONTNEED)
 
 
 def _bytes(array: np.ndarray) -> memoryview:
