@@ -16,7 +16,7 @@ from typing import NoReturn
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from coevo import __version__, harness_cli
+from coevo import __version__, events, harness_cli
 from coevo.arms import arm_configs, learning_tokens, matched_run, parse_arms, parse_seeds
 from coevo.base_model import model_directory
 from coevo.cli import EXIT_BAD_INPUT, EXIT_STOPPED
@@ -232,6 +232,8 @@ def _status(arguments: argparse.Namespace) -> None:
         )
     if run.best_of_n is not None:
         print(f"that is the best of {run.best_of_n.n} runs a task, chosen by the verifier")
+    if happened := events.events(run.path):
+        print(f"so far: {events.summary(happened)}")
     for problem in run.problems:
         print(f"problem: {problem}", file=sys.stderr)
     if not run.finished:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from coevo import events
 from coevo.config import RunConfig
 from coevo.evaluation import Evaluator
 from coevo.evidence import evidence, write_traces
@@ -206,14 +207,19 @@ class Loop:
         weights that the journal speaks of.
         """
 
+        computed = False
+
         async def run() -> dict[str, Any]:
+            nonlocal computed
             STOP.check(self.run.path)
-            began = time.monotonic()
+            computed, began = True, time.monotonic()
             await self._serve()
             result: dict[str, Any] = await compute(*args)
             return {**result, "wall": time.monotonic() - began}
 
         found: dict[str, Any] = await self.journal.once(key, inputs, run)
+        if computed:
+            events.add(self.run.path, "phase", key=key, wall_s=round(found["wall"], 3))
         return found
 
     @staticmethod

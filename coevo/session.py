@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from ray.exceptions import RayError
 from rich.console import Console
 
+from coevo import events
 from coevo.best_of_n import BestOfNRun
 from coevo.cli import EXIT_BAD_INPUT, EXIT_BUG, EXIT_STOPPED
 from coevo.config import RunConfig
@@ -34,6 +37,17 @@ INFRASTRUCTURE = (EngineError, RolloutError, TrainerError, EvolutionAborted, Ray
                   RayStartError)  # fmt: skip
 BROKEN = (PublishError, ReplayError, StoreError, JournalError, MetricsError, RecordError)
 UNMET = (StackError, SandboxUnavailable, SeedModelError)
+KNOWN = (*INFRASTRUCTURE, *BROKEN, *UNMET, StopRequested, KeyboardInterrupt, OSError,
+         BaseExceptionGroup)  # fmt: skip
+STORAGE = {
+    errno.ENOSPC: "the disk is full; free some space",
+    errno.EDQUOT: "the quota is used up; free some space",
+    errno.EIO: "the disk has an I/O error; see the kernel's log",
+    errno.ESTALE: "the shared file system lost a file that was open",
+}
+"""Errors of the operating system that say nothing of the program."""
+BEAT_S = 5.0
+"""Seconds between two signs of life of a run: how exactly the work lost by a kill is known."""
 
 
 class SessionError(RuntimeError):
@@ -52,13 +66,17 @@ def failure(error: BaseException) -> tuple[str, int] | None:
         told = [failure(e) for e in error.exceptions]
         if any(t is None for t in told):
             return None
-        return "; ".join(t[0] for t in told if t), max(t[1] for t in told if t)
+        return "; ".join(dict.fromkeys(t[0] for t in told if t)), max(t[1] for t in told if t)
     if isinstance(error, UNMET):
         return str(error), EXIT_BAD_INPUT
     if isinstance(error, BROKEN):
         return str(error), EXIT_BUG
     if isinstance(error, (*INFRASTRUCTURE, StopRequested)):
         return str(error), EXIT_STOPPED
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", EXIT_STOPPED
+    if isinstance(error, OSError) and error.errno in STORAGE:
+        return f"{STORAGE[error.errno]} ({error})", EXIT_STOPPED
     return None
 
 
@@ -74,7 +92,7 @@ def run_all(
         try:
             for run, config in runs:
                 yield run
-                with run:
+                with run, _attempt(run):
                     if stack is None:
                         stack = runner.run(
                             Stack.start(config, model, lambda text: console.print(text))
@@ -82,7 +100,7 @@ def run_all(
                         console.print(f"harness isolation: {stack.level}")
                     summary = runner.run(_one(run, config, stack, console))
                 _print_end(run, summary, console)
-        except (*UNMET, *BROKEN, *INFRASTRUCTURE, StopRequested, BaseExceptionGroup) as error:
+        except KNOWN as error:
             told = failure(error)
             if told is None:
                 raise
@@ -92,12 +110,40 @@ def run_all(
                 runner.run(stack.close())
 
 
+@contextmanager
+def _attempt(run: RunDir) -> Iterator[None]:
+    """Its start and end among the run's events."""
+    events.begin(run.path)
+    try:
+        yield
+    except BaseException as error:
+        message, code = failure(error) or (f"a bug: {error!r}", EXIT_BUG)
+        try:
+            events.end(run.path, code, message)
+        except OSError as full:
+            error.add_note(f"nor could its end be recorded: {full}")
+        raise
+    events.end(run.path, 0, "done")
+
+
+async def _beat(run: RunDir) -> None:
+    while True:
+        events.beat(run.path)
+        await asyncio.sleep(BEAT_S)
+
+
 async def _one(run: RunDir, config: RunConfig, stack: Stack, console: Console) -> Summary:
     title = f"{config.name}: mode {config.mode}, seed {config.seed}, {config.rounds} rounds"
     await stack.begin(config)
     with LiveTable(config.rounds, title, console=console) as live:
-        loop = BestOfNRun if config.mode == "best_of_n" else Loop
-        return await loop(run, config, stack, live).go()
+        kind = BestOfNRun if config.mode == "best_of_n" else Loop
+        loop = kind(run, config, stack, live)
+        events.resumed(run.path, [key for key, _ in loop.journal.results()])
+        beat = asyncio.create_task(_beat(run))
+        try:
+            return await loop.go()
+        finally:
+            beat.cancel()
 
 
 def _print_end(run: RunDir, summary: Summary, console: Console) -> None:
