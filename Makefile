@@ -10,7 +10,8 @@ STAMP := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 comma := ,
 TESTS ?=
 # Two at a time, a file's tests together: engines are started once a file and wait half of the time.
-PYTEST_ARGS ?= -n 2 --dist loadfile
+# The long files first (tests/conftest.py), not those with the most tests.
+PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: install demo test check format clean
 
