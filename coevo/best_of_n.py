@@ -31,7 +31,7 @@ class BestOfNRun(Loop):
         # Neither is used in this arm.
         self.learner.close()
         await self.evolver.close()
-        first = await self._measure(0)
+        first = await self.measure(0)
         held_out = json.loads(self.run.evaluation(0).read_text())
         # A task's first run: more of them (evaluation.repeats) are no part of the budget.
         firsts = held_out["episodes"][:: self.config.evaluation.repeats]

@@ -29,6 +29,7 @@ COMMAND_MODULES: tuple[str, ...] = (
     "coevo.evolve_cli",
     "coevo.export_cli",
     "coevo.preflight_cli",
+    "coevo.simulate_cli",
     "coevo.submit_cli",
 )
 """Modules that add a command: `add_parser(commands)` builds its arguments, pulls no engine, and

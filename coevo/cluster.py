@@ -5,7 +5,6 @@ Says where a run is computed, never what: it may change between two attempts of 
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Self
@@ -130,7 +129,3 @@ class ClusterConfig(BaseModel):
 
     def gpus(self) -> int:
         return self.nodes * self.gpus_per_node
-
-    def minutes(self) -> int:
-        """The time limit, rounded up as Slurm does."""
-        return math.ceil(self.seconds / 60)

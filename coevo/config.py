@@ -22,6 +22,7 @@ from rollout.trajectory import Role
 from trainer.config import TrainerConfig
 
 Mode = Literal["frozen", "harness", "model", "coevolve", "best_of_n"]
+Schedule = Literal["synchronous", "pipelined"]
 
 
 class ConfigError(ValueError):
@@ -151,10 +152,15 @@ class ResourcesConfig(_Section):
 
 
 class RunConfig(_Section):
-    """One run. `mode` is one switch over the same loop: frozen evolves and trains nothing."""
+    """One run. `mode` is one switch over the same loop: frozen evolves and trains nothing.
+
+    schedule: `pipelined` rolls the next round out while this one evolves and trains, under the harness
+    and the policy of before: more work at a time, what trains is one version older.
+    """
 
     name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     mode: Mode = "coevolve"
+    schedule: Schedule = "synchronous"
     seed: int = Field(0, ge=0)
     rounds: int = Field(6, ge=1)
     runs_dir: str = "runs"
@@ -194,6 +200,12 @@ class RunConfig(_Section):
                     "mode is 'best_of_n' but evaluation.splits has no 'heldout', whose tasks it "
                     "repeats; add it"
                 )
+        if self.schedule == "pipelined" and self.resources.placement == "colocated":
+            raise ValueError(
+                "schedule is 'pipelined' but resources.placement is 'colocated': the engines sleep "
+                "while the model trains, so nothing can be rolled out meanwhile; use placement "
+                "disaggregated or schedule synchronous"
+            )
         if self.evolves and self.evolution.recipe == "none":
             raise ValueError(
                 f"mode is {self.mode!r} but evolution.recipe is 'none'; choose a recipe of "

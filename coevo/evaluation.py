@@ -41,7 +41,7 @@ class Evaluator:
         tokens = [0, 0]
         for split, n in self.config.evaluation.sizes(first_or_last).items():
             wanted = self._wanted(split, n, number, serving, version)
-            known = self._find(wanted, version, split)
+            known = self._find(wanted, version, split, number)
             if known is not None:
                 evaluation = known.model_copy(update={"round": number})
             else:
@@ -70,12 +70,16 @@ class Evaluator:
     def _remember(self, split: str, evaluation: Evaluation) -> None:
         self._known.setdefault((evaluation.policy_version, split), []).append(evaluation)
 
-    def _find(self, wanted: tuple[str, ...], version: int, split: str) -> Evaluation | None:
-        """The longest evaluation whose first episodes ran under these harnesses."""
+    def _find(
+        self, wanted: tuple[str, ...], version: int, split: str, number: int
+    ) -> Evaluation | None:
+        """The longest evaluation whose first episodes ran under these harnesses. One of round `number`
+        itself is of an attempt that was killed: what it had spent is not known."""
         found = [
             evaluation
             for evaluation in self._known.get((version, split), ())
-            if _harnesses(evaluation)[: len(wanted)] == wanted
+            if evaluation.round != number
+            and _harnesses(evaluation)[: len(wanted)] == wanted
             and _repeats(evaluation) == self.config.evaluation.repeats
         ]
         return max(found, key=lambda evaluation: len(evaluation.episodes), default=None)

@@ -64,9 +64,13 @@ class Evolver:
         settings = self.config.evolution
         if number < settings.start or (number - settings.start) % settings.every:
             return _result(state.at(number + 1), {"outcome": "off", "reason": "not this round"})
+        serving_ids = {v.bundle.id for v in state.variants}
+        if episodes and not any(e.harness_id in serving_ids for e in episodes):
+            # Rolled out ahead, while the harness was being replaced.
+            why = f"no episode is of {state.incumbent.id[:12]}, which serves since the last round"
+            return _result(state.at(number + 1), {"outcome": "off", "reason": why})
         tasks = {task_key(t.id): t for t in self.tasks.evolve()}
         batch = self.tasks.batch(number, self.config.tasks.per_round)
-        serving_ids = {v.bundle.id for v in state.variants}
 
         async def evaluate(request: EvalRequest) -> list[Episode]:
             name = f"{request.purpose}-{request.draw}-{digest(request.inputs())[:8]}"

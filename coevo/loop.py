@@ -38,6 +38,7 @@ from coevo.records import (
 )
 from coevo.rollouts import Serving, TaskSource, rollout_record, routed_specs, tokens_of
 from coevo.rundir import RunDir
+from coevo.schedule import LEAD, Rounds
 from coevo.sealed import SealedReads
 from coevo.stack import Stack
 from coevo.stop import STOP
@@ -50,6 +51,8 @@ from harness.evolve.state import EvolutionState
 from harness.store import Store
 from rollout.buffer import ReplayBuffer
 from rollout.episode import EpisodeResult
+from rollout.scheduler import Admission
+from rollout.staleness import StalenessManager
 from rollout.trajectory import Trajectory
 
 
@@ -67,6 +70,7 @@ class Loop:
             config.buffer.window,
             config.buffer.max_trajectories,
             config.buffer.keep_rounds,
+            LEAD[config.schedule],
         )
         self.journal = Journal(run.path / "journal.jsonl")
         self.evaluator = Evaluator(run, config, stack, self.tasks, live)
@@ -76,6 +80,10 @@ class Loop:
         self.version = 0
         self.fingerprint = stack.base_fingerprint
         self.served: int | None = None
+        self._serving = asyncio.Lock()  # phases that start side by side publish once
+        self._rounds = Rounds(self, config.rounds, config.schedule)
+        self._lead = LEAD[config.schedule]
+        self._consumed = 0  # rounds whose training has ended
 
     def _first_state(self) -> EvolutionState:
         first = load(self.config.harness.bundle)
@@ -97,7 +105,7 @@ class Loop:
                         board.write(record)
                     self.live.add(record)
                     rounds.append(record)
-                last = await self._measure(self.config.rounds)
+                last = await self.measure(self.config.rounds)
             finally:
                 board.close()
                 self.learner.close()
@@ -114,16 +122,9 @@ class Loop:
     async def round(self, number: int) -> RoundRecord:
         """One round, each phase once."""
         serving, version = self.serving, self.version
-        pair = [serving.inputs, version]
-        measured = await self._measure(number)
-        rolled = await self._phase(f"{number}/rollout", pair, self._roll, number)
-        episodes = [decode(Episode, item) for item in rolled["episodes"]]
-        evolved, trained = await self._both(
-            self._phase(
-                f"{number}/evolve", pair, self.evolver.evolve, number, self.state, version, episodes
-            ),
-            self._phase(f"{number}/train", pair, self.learner.train, number, version),
-        )
+        played = await self._rounds.play(number)
+        measured, rolled = played.measured, played.rolled
+        evolved, trained = played.evolved, played.trained
         self.state = EvolutionState.from_json(evolved["state"], self.store.get)
         self._point(number, serving.main, evolved["summary"])
         published: dict[str, Any] = {"wall": 0.0}
@@ -164,10 +165,7 @@ class Loop:
                 train=trained["wall"],
                 publish=published["wall"],
                 heldout=measured["wall"],
-                total=rolled["wall"]
-                + max(evolved["wall"], trained["wall"])
-                + published["wall"]
-                + measured["wall"],
+                total=played.wall + published["wall"],
             ),
             **{split: SplitResult(**value) for split, value in measured["splits"].items()},
         )
@@ -222,22 +220,40 @@ class Loop:
             events.add(self.run.path, "phase", key=key, wall_s=round(found["wall"], 3))
         return found
 
-    @staticmethod
-    async def _both(first: Any, second: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Both phases; where one fails, the other is not left running."""
-        async with asyncio.TaskGroup() as group:
-            a, b = group.create_task(first), group.create_task(second)
-        return a.result(), b.result()
-
-    async def _measure(self, number: int) -> dict[str, Any]:
+    async def measure(self, number: int) -> dict[str, Any]:
+        """The held-out tasks, where the round is one that measures."""
         serving = self.serving
         first_or_last = number in (0, self.config.rounds)
         if not first_or_last and number % self.config.evaluation.every:
             return {"splits": {}, "tokens": [0, 0], "wall": 0.0}
         return await self._phase(
-            f"{number}/measure", [serving.inputs, self.version], self.evaluator.measure, number,
+            f"{number}/measure", self._pair, self.evaluator.measure, number,
             serving, self.version, first_or_last,
         )  # fmt: skip
+
+    async def rollout(self, number: int) -> dict[str, Any]:
+        """The round's own tasks, under the harness and the policy that serve now."""
+        return await self._phase(f"{number}/rollout", self._pair, self._roll, number)
+
+    async def evolve(self, number: int, rolled: dict[str, Any]) -> dict[str, Any]:
+        """The next harness, from what was rolled out."""
+        episodes = [decode(Episode, item) for item in rolled["episodes"]]
+        return await self._phase(
+            f"{number}/evolve", self._pair, self.evolver.evolve, number, self.state, self.version,
+            episodes,
+        )  # fmt: skip
+
+    async def train(self, number: int) -> dict[str, Any]:
+        """The next policy, from the buffer."""
+        trained = await self._phase(
+            f"{number}/train", self._pair, self.learner.train, number, self.version
+        )
+        self._consumed = number + 1
+        return trained
+
+    @property
+    def _pair(self) -> list[Any]:
+        return [self.serving.inputs, self.version]
 
     async def _roll(self, number: int) -> dict[str, Any]:
         config = self.config
@@ -254,7 +270,10 @@ class Loop:
             finished.append(result.trajectory)
             self.live.advance("rollout")
 
-        results = await self.stack.pool.run(specs, self.run.bundles, "full", progress)
+        manager = StalenessManager(len(specs), self._lead, number * len(specs))
+        results = await self.stack.pool.run(
+            specs, self.run.bundles, "full", progress, Admission(manager, lambda: self._consumed)
+        )
         self.live.finish("rollout")
         trajectories = [r.trajectory for r in results]
         self.buffer.append(number, "incumbent", trajectories)
@@ -281,13 +300,14 @@ class Loop:
         }
 
     async def _serve(self) -> None:
-        if self.served == self.version:
-            return
-        if self.version == 0:
-            await self.stack.serve_base()
-        else:
-            await self.learner.serve(self.version, self.fingerprint)
-        self.served = self.version
+        async with self._serving:
+            if self.served == self.version:
+                return
+            if self.version == 0:
+                await self.stack.serve_base()
+            else:
+                await self.learner.serve(self.version, self.fingerprint)
+            self.served = self.version
 
     # --- the end ---
 

@@ -17,8 +17,8 @@ from coevo.config import ConfigError, RunConfig, dump_config, parse_config
 from harness.atomic import write_atomic, write_json
 
 SCHEMA = 1
-FIXED = ("name", "seed", "mode", "environment", "harness", "policy.model", "policy.warmstart",
-         "policy.api.base_url", "policy.api.model")  # fmt: skip
+FIXED = ("name", "seed", "mode", "schedule", "environment", "harness", "policy.model",
+         "policy.warmstart", "policy.api.base_url", "policy.api.model")  # fmt: skip
 """Keys (and what lies under them) that make a run this run."""
 
 

@@ -31,10 +31,6 @@ class Interval:
     lo: float
     hi: float
 
-    def excludes(self, value: float) -> bool:
-        """True when `value` lies outside the closed interval."""
-        return value < self.lo or value > self.hi
-
 
 @dataclass(frozen=True, slots=True)
 class PairedBootstrap:

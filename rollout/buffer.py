@@ -60,7 +60,7 @@ class ReplayBuffer:
     group is never cut within a round. With s trajectories a round and C of capacity, the oldest in
     the window is ⌊C/s⌋ − 1 rounds old. Rounds that left the window stay on disk, they are the
     record of the run; `retain` deletes the token data of all but the newest `keep_rounds` (None:
-    of none).
+    of none). lead: rounds by which a rollout may run ahead of the round that evolves and trains.
 
     Opening reads and checks every record but no token. Raises CorruptPartError. One writer a
     directory; within it several threads may use the buffer.
@@ -72,6 +72,7 @@ class ReplayBuffer:
         window_rounds: int,
         max_trajectories: int,
         keep_rounds: int | None = None,
+        lead: int = 0,
     ) -> None:
         if keep_rounds is not None and keep_rounds < window_rounds:
             raise ReplayError(
@@ -87,6 +88,7 @@ class ReplayBuffer:
         self.window_rounds = window_rounds
         self.max_trajectories = max_trajectories
         self.keep_rounds = keep_rounds
+        self.lead = lead
         self._lock = RLock()  # evolution appends while training reads
         self._parts: dict[int, dict[str, Part]] = {}
         for marker in sorted(self.root.glob(f"rounds/*/*/{MANIFEST}")):
@@ -98,8 +100,8 @@ class ReplayBuffer:
         """Add a part of a round, once: False, and nothing is written, where it is there already.
 
         infra_error trajectories are left out: they are neither success nor failure. Raises
-        ReplayError for held-out trajectories, another round's, double ids, a round before the
-        newest, and for a part that was written before with other trajectories.
+        ReplayError for held-out trajectories, another round's, double ids, a round more than `lead`
+        before the newest, and for a part that was written before with other trajectories.
         """
         kept = self._accept(round, part, trajectories)
         existing = self._parts.get(round, {}).get(part)
@@ -112,9 +114,10 @@ class ReplayBuffer:
                 )
             return False
         newest = max(self.rounds(), default=round)
-        if round < newest:
+        if round < newest - self.lead:
             raise ReplayError(
-                f"buffer: round {round} is appended after round {newest}; rounds come in order"
+                f"buffer: round {round} is appended after round {newest}; rounds come in order, at "
+                f"most {self.lead} ahead"
             )
         ids = {t.id for t in kept}
         for other in self._ordered(round):
@@ -192,8 +195,8 @@ class ReplayBuffer:
         current: names of the parts of `round` itself that are read (None: all), so that training
         beside an evolution which still appends reads the same, however far that has come.
         policy_version: the current one; given, a trajectory with a sampled token more than
-        window_rounds − 1 versions behind it is left out and counted in the view's `stale`; one with
-        a token ahead of it is refused by ReplayError.
+        window_rounds − 1 + lead versions behind it is left out and counted in the view's `stale`;
+        one with a token ahead of it is refused by ReplayError.
         """
         parts = [
             part
@@ -202,7 +205,8 @@ class ReplayBuffer:
         ]
         if policy_version is None:
             return view(parts, include_roles)
-        found = view(parts, include_roles, policy_version - self.window_rounds + 1)
+        oldest = policy_version - self.window_rounds + 1 - self.lead
+        found = view(parts, include_roles, oldest)
         newest = int(found.versions.max(initial=-1))
         if newest > policy_version:
             raise ReplayError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import ValidationError
 
@@ -21,10 +21,12 @@ from harness.processors.token_capture import trainable_roles
 from harness.runloop import RunResult
 from harness.sandbox.launcher import Ran
 from harness.trace import Level
-from rollout.conversation import Conversation, Policy
 from rollout.envs.base import EnvError, Environment, Observation, Session
 from rollout.spec import EpisodeSpec
 from rollout.trajectory import Cost, Outcome, Trajectory
+
+if TYPE_CHECKING:  # it imports transformers, which those who only schedule episodes do not need
+    from rollout.conversation import Conversation, Policy
 
 
 class Runner(Protocol):

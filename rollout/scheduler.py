@@ -79,13 +79,18 @@ class _Phase:
 
 
 class Scheduler:
-    """Phases over `config.workers` workers made by `spawn`; a dead one is replaced by another."""
+    """Phases over `config.workers` workers made by `spawn`; a dead one is replaced by another.
+
+    Phases that are asked for at once run one after another: in lockstep, two on one worker would each
+    wait for sandbox slots that the other holds.
+    """
 
     def __init__(self, config: RolloutConfig, spawn: Callable[[], Worker]) -> None:
         self.config = config
         self.deaths = 0
         self.workers: list[Worker] = [spawn() for _ in range(config.workers)]
         self._spawn = spawn
+        self._one = asyncio.Lock()
         self._death = ""  # what is known of the last worker that died
 
     async def run(
@@ -109,7 +114,8 @@ class Scheduler:
         while waiting:
             n = len(waiting) if admission is None else await admission.admit(len(waiting))
             wave, waiting = waiting[:n], waiting[n:]
-            await self._wave(phase, wave)
+            async with self._one:
+                await self._wave(phase, wave)
             if admission is not None:
                 scored = sum(phase.results[i].trajectory.scored for i in wave)
                 admission.manager.accept(scored)

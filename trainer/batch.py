@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -86,9 +86,6 @@ class TrainBatch:
         counts = np.zeros(len(self.advantage), dtype=np.int64)
         np.add.at(counts, self.trajectory, self.sampled_by_segment())
         return counts
-
-    def with_old(self, old: np.ndarray) -> TrainBatch:
-        return replace(self, old=old)
 
 
 def normaliser(

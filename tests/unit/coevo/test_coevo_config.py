@@ -85,6 +85,7 @@ def test_a_bad_override_is_named_with_what_was_expected(override: str, said: str
         (["buffer.min_rounds=9", "buffer.window=9"], "would never train"),
         (["buffer.include=[heldout]"], "held-out episodes never train"),
         (["buffer.min_rounds=5"], "training would never start"),
+        (["schedule=pipelined", "resources.placement=colocated"], "the engines sleep while"),
         (["buffer.keep_rounds=1"], "buffer.window trains on 2 rounds; keep at least as many"),
         (["trainer.ratio=decoupled", "buffer.trainer_logprobs=false"], "needs the trainer's own"),
         (

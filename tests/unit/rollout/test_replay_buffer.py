@@ -171,6 +171,28 @@ def test_rounds_come_in_order_and_ids_once_a_round(tmp_path: Path) -> None:
         buffer.append(1, "../evil", [])
 
 
+def test_a_rollout_that_leads_by_a_round_is_appended_before_the_candidates_of_the_one_behind(
+    tmp_path: Path,
+) -> None:
+    buffer = ReplayBuffer(tmp_path, 2, 100, lead=1)
+    for number in (0, 1):
+        buffer.append(number, "incumbent", [trajectory(number, i) for i in range(2)])
+    assert buffer.window(0) == [0]
+    buffer.append(0, "select-0", [trajectory(0, 9)])
+    buffer.append(2, "incumbent", [trajectory(2, 0)])
+    with pytest.raises(ReplayError, match=r"round 0 is appended after round 2.*at most 1 ahead"):
+        buffer.append(0, "confirm-0", [trajectory(0, 10)])
+
+
+def test_what_was_rolled_out_ahead_may_be_a_version_older_and_no_more(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for lead, stale in ((0, 2), (1, 1)):
+        buffer = ReplayBuffer(tmp_path / str(lead), 2, 100, lead=lead)
+        rows = [trajectory(5, v, segments=(segment(rng, v),)) for v in (3, 4, 5, 6)]
+        buffer.append(5, "incumbent", rows)
+        assert buffer.select(5, policy_version=6).stale == stale
+
+
 def test_a_part_without_trajectories_is_kept(tmp_path: Path) -> None:
     ReplayBuffer(tmp_path, 4, 100).append(0, "incumbent", [])
     again = ReplayBuffer(tmp_path, 4, 100)

@@ -177,3 +177,22 @@ def test_a_paced_phase_starts_no_more_than_its_room_and_waits_for_the_policy() -
     assert manager.counts.accepted == 8
     assert manager.counts.rejected == 1
     assert version == 2
+
+
+def test_phases_asked_for_at_once_run_one_after_another() -> None:
+    world = World(lambda id, n: "die" if (id, n) == ("e4", 1) else "completed")
+    seen: list[str] = []
+
+    async def both() -> None:
+        scheduler = Scheduler(RolloutConfig(workers=2), world.spawn)
+        await asyncio.gather(
+            *(
+                scheduler.run(part, "", "off", lambda r: seen.append(r.trajectory.id))
+                for part in (SPECS[:5], SPECS[5:])
+            )
+        )
+
+    asyncio.run(both())
+    assert set(seen[:5]) == {s.id for s in SPECS[:5]}
+    assert set(seen[5:]) == {s.id for s in SPECS[5:]}
+    assert len(world.workers) == 3  # the one that died was replaced once
