@@ -31,6 +31,7 @@ COMMAND_MODULES: tuple[str, ...] = (
     "coevo.preflight_cli",
     "coevo.simulate_cli",
     "coevo.submit_cli",
+    "coevo.watch_cli",
 )
 """Modules that add a command: `add_parser(commands)` builds its arguments, pulls no engine, and
 names what runs it by `set_defaults(handler="module:function")`; the function takes the parsed

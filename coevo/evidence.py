@@ -7,11 +7,14 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.atomic import write_atomic
 from harness.evolve.records import Episode
 from harness.evolve.traces import fired, trace_steps
-from rollout.episode import EpisodeResult
+
+if TYPE_CHECKING:  # readers of runs name tasks too, and need no engine
+    from rollout.episode import EpisodeResult
 
 
 def task_key(task_id: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import yaml
@@ -12,7 +12,7 @@ import yaml
 from coevo.compare import ARM_NAMES, Arm, Comparison, PairedDifference, by_round, flatten
 from coevo.evolution_read import read_evolution
 from coevo.records import SplitResult
-from coevo.report.grid import Grid, evolve_grid, heldout_grid, rollout_episodes, task_table
+from coevo.report.grid import Grid, evolve_grid, heldout_grid, read_journal, task_table
 from coevo.report.lineage import lineage
 from coevo.report.traces import Wanted, pack, wanted
 from coevo.report.verdict import verdict
@@ -49,22 +49,31 @@ def _pair(pair: PairedDifference | None) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class RunData:
-    """A run with what the page shows of it beside its rounds. problems: of any of its files."""
+    """A run with what the page shows of it beside its rounds. going: phases of the round that is
+    not committed yet. problems: of any of its files."""
 
     run: Run
     lineage: Mapping[str, Any]
     episodes: Mapping[int, Sequence[Episode]]
     grids: tuple[Grid, ...]
-    problems: tuple[str, ...] = field(default=())
+    going: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 def read_run_data(run: Run) -> RunData:
     """Everything of a run that the page shows; a damaged file is a problem and the rest is kept."""
     view = read_evolution(run.path)
-    episodes, damaged = rollout_episodes(run)
-    grids = tuple(g for g in (heldout_grid(run), evolve_grid(episodes)) if g is not None)
-    problems = (*run.problems, *view.problems, *damaged)
-    return RunData(run, lineage(view), episodes, grids, tuple(dict.fromkeys(problems)))
+    journal = read_journal(run)
+    found = (heldout_grid(run), evolve_grid(journal.episodes))
+    problems = dict.fromkeys((*run.problems, *view.problems, *journal.problems))
+    return RunData(
+        run,
+        lineage(view),
+        journal.episodes,
+        tuple(grid for grid in found if grid is not None),
+        () if run.finished else journal.going,
+        tuple(problems),
+    )
 
 
 def _run(found: RunData, index: Mapping[str, int]) -> dict[str, Any]:
@@ -74,6 +83,7 @@ def _run(found: RunData, index: Mapping[str, int]) -> dict[str, Any]:
         "seed": run.seed,
         "finished": run.finished,
         "rounds": [_brief(record.to_json()) for record in run.rounds],
+        "going": list(found.going),
         "asked_rounds": run.config.get("rounds"),
         "heldout": {r: _split(e.result) for r, e in sorted(run.evaluations.items())},
         "lineage": found.lineage,
@@ -124,24 +134,31 @@ def _config_differences(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def payload(
-    comparison: Comparison, title: str, found: Sequence[RunData] | None = None
+    comparison: Comparison,
+    title: str,
+    found: Sequence[RunData] | None = None,
+    every: float | None = None,
 ) -> dict[str, Any]:
     """The object that the page draws; numbers are shares and seconds, formatted by the page.
 
-    found: what `read_run_data` gave for each run, arm by arm; None reads it here.
+    found: what `read_run_data` gave for each run, arm by arm; None reads it here. every: seconds
+    between two questions of a page that is served, which asks for its traces; None for a page that
+    stands alone and holds them.
     """
     words = verdict(comparison)
     runs = [run for arm in comparison.arms for run in arm.runs]
     found = [read_run_data(run) for run in runs] if found is None else found
     tasks = task_table(grid for item in found for grid in item.grids)
     index = {task.key: i for i, task in enumerate(tasks)}
-    traces, damaged = pack(_wanted(found), [run.path for run in runs])
+    asked = _wanted(found) if every is None else []
+    traces, damaged = pack(asked, [run.path for run in runs])
     told = [problem for item in found for problem in item.problems]
     free = iter(range(len(_SLOTS), len(_SLOTS) + len(comparison.arms)))
     by_id = {id(item.run): item for item in found}
     return {
         "schema": 2,
         "title": title,
+        "live": None if every is None else {"every": every},
         "headline": words.headline,
         "paragraph": words.paragraph,
         "reference": comparison.reference,

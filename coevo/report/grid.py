@@ -9,7 +9,7 @@ from typing import Any
 
 from coevo.evidence import task_key
 from coevo.runs import Run
-from harness.evolve.journal import JournalError, read_entries
+from harness.evolve.journal import read_entries
 from harness.evolve.records import Episode, RecordError, decode
 
 STATES = ("solved", "flipping", "regressed", "unsolved", "absent")
@@ -123,21 +123,36 @@ def evolve_grid(episodes: Mapping[int, Sequence[Episode]]) -> Grid | None:
     return _grid("evolve", tasks, counts)
 
 
-def rollout_episodes(run: Run) -> tuple[dict[int, list[Episode]], list[str]]:
-    """round -> the episodes of its own rollouts, as its journal has them; and what is damaged."""
+@dataclass(frozen=True)
+class JournalData:
+    """What the page reads of a run's journal. episodes: round -> of its own rollouts. going: the
+    phases of the round that is not committed yet, those that are done. problems: what is damaged."""
+
+    episodes: Mapping[int, Sequence[Episode]]
+    going: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def read_journal(run: Run) -> JournalData:
+    """Safe beside the run's writer."""
     path = run.path / "journal.jsonl"
     if not path.exists():
-        return {}, []
+        return JournalData({})
     found: dict[int, list[Episode]] = {}
+    going = []
+    after = run.rounds[-1].round if run.rounds else -1
     try:
         for entry in read_entries(path)[0]:
             number, _, phase = entry.key.partition("/")
             if phase == "rollout":
                 found[int(number)] = [decode(Episode, e) for e in _list(path, entry.result)]
-    except (OSError, JournalError, RecordError) as error:
+            if int(number) > after:
+                going.append(phase)
+    except (OSError, ValueError) as error:  # a JournalError or a RecordError is one
         text = str(error)
-        return found, [text if str(path) in text else f"{path}: {text}"]
-    return found, []
+        text = text if str(path) in text else f"{path}: {text}"
+        return JournalData(found, tuple(going), (text,))
+    return JournalData(found, tuple(going))
 
 
 def _list(path: Path, result: Any) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -15,7 +15,16 @@ from coevo.report.data import payload
 from coevo.runs import Run, load_run
 from harness.atomic import write_atomic
 
-_SCRIPTS = ("charts.js", "base.js", "sections.js", "lineage.js", "grid.js", "trace.js", "main.js")
+_SCRIPTS = (
+    "charts.js",
+    "base.js",
+    "sections.js",
+    "lineage.js",
+    "grid.js",
+    "trace.js",
+    "live.js",
+    "main.js",
+)
 """In this order: each uses names of those before it."""
 
 
@@ -23,9 +32,14 @@ def _package_text(name: str) -> str:
     return resources.files("coevo.report").joinpath(name).read_text(encoding="utf-8")
 
 
+def encode_data(data: Any) -> str:
+    """The page's data as JSON."""
+    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 def embed(data: Any) -> str:
     """JSON that is safe inside <script>: run texts are a model's, and may hold '</script>'."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = encode_data(data)
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return text
@@ -39,9 +53,14 @@ def render_report(
     comparison = compare(loaded, reference)
     if title is None:
         title = " · ".join(dict.fromkeys(run.name for run in loaded))
-    data = payload(comparison, title)
+    return page(payload(comparison, title))
+
+
+def page(data: Mapping[str, Any]) -> str:
+    """The page that draws what `payload` gave; one that is served may ask its own server."""
     return Template(_package_text("page.html")).substitute(
-        title=html.escape(title),
+        title=html.escape(data["title"]),
+        connect="; connect-src 'self'" if data["live"] else "",
         headline=html.escape(data["headline"]),
         paragraph=html.escape(data["paragraph"]),
         style=_package_text("style.css"),

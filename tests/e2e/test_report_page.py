@@ -1,188 +1,175 @@
-"""The report in a real browser: it draws everything, answers the keyboard, and logs no error."""
+"""The report in a real browser: it draws everything, answers clicks and keys, and logs no error."""
 
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-from pathlib import Path
+import threading
 
 import pytest
+from browser import BROWSER, browser
 from evolved_runs import evolve_run
 from synthetic_runs import make_run
 
 from coevo.report import write_report
+from coevo.report.serve import HOST, PageServer, Source
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome on PATH"),
 ]
 
-DRIVE = """
-<script>
-function note(name, value) {
-  const node = document.createElement("p");
-  node.className = "probe"; node.id = "probe-" + name; node.textContent = value;
-  document.body.append(node);
-}
-setTimeout(() => {
-  const tip = document.getElementById("tip");
-  const chart = document.querySelector("#heldout .chart");
-  note("hidden", tip.hidden);
-  chart.focus();
-  const press = (key) => chart.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
-  press("ArrowRight"); press("ArrowRight");
-  note("second", tip.textContent);
-  press("End");
-  note("last", tip.textContent);
-  press("Escape");
-  note("escaped", tip.hidden);
-  const row = document.querySelector(".forest .chart");
-  if (row) { row.focus(); note("forest", tip.textContent); row.blur(); }
-  const cell = document.querySelector("#tasks button.cell.r");
-  if (cell) {
-    cell.focus();
-    note("cell", cell.getAttribute("aria-label") + " / " + tip.textContent);
-    const before = document.activeElement;
-    cell.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowLeft", bubbles: true, cancelable: true }));
-    note("moved", document.activeElement !== before && document.activeElement.classList.contains("cell"));
-    cell.click();
-    note("heldout-trace", document.getElementById("trace").textContent);
-    document.querySelector("#trace .close").click();
-    note("closed", !document.getElementById("trace").open);
-  }
-  const pick = (at, value) => {
-    const box = document.querySelectorAll("#tasks select")[at];
-    if (!box || ![...box.options].some((one) => one.value === value)) return false;
-    box.value = value;
-    box.dispatchEvent(new Event("change"));
-    return true;
-  };
-  if (pick(1, "evolve")) {
-    pick(2, "flipping");
-    note("filtered", document.querySelectorAll("#tasks tbody tr").length);
-    document.querySelector("#tasks button.cell.f").click();
-  }
-  setTimeout(() => {
-    const dialog = document.getElementById("trace");
-    if (!dialog.open) return;
-    note("trace", dialog.textContent);
-    const other = [...dialog.querySelectorAll(".tabs button")].find((one) => one.getAttribute("aria-pressed") === "false");
-    if (other) { other.click(); note("other-trace", dialog.textContent); }
-    for (const details of dialog.querySelectorAll("details")) details.open = true;
-    note("trace-overflow", dialog.querySelector(".trace-body").scrollWidth - dialog.querySelector(".trace-body").clientWidth);
-    dialog.close();
-  }, 500);
-  for (const details of document.querySelectorAll("details")) details.open = true;
-  setTimeout(() => {
-    const empty = [...document.querySelectorAll(".chart")].filter((c) => !c.querySelector("svg"));
-    note("undrawn", empty.map((c) => c.getAttribute("aria-label")).join("; "));
-    note("overflow", document.documentElement.scrollWidth - document.documentElement.clientWidth);
-    const unnamed = [...document.querySelectorAll("[tabindex='0']")].filter((n) => !n.getAttribute("aria-label")).length;
-    note("unnamed", unnamed);
-    note("nan", [...document.querySelectorAll("svg")].some((n) => n.outerHTML.includes("NaN")));
-  }, 800);
-}, 800);
-</script>
-</body>"""
+UNDRAWN = """[...document.querySelectorAll(".chart")].filter((c) => !c.querySelector("svg"))
+    .map((c) => c.getAttribute("aria-label")).join("; ")"""
+UNNAMED = """[...document.querySelectorAll("[tabindex='0']")]
+    .filter((n) => !n.getAttribute("aria-label")).map((n) => n.outerHTML.slice(0, 80)).join("; ")"""
+PICK = """(() => { const box = document.querySelectorAll("#tasks select")[%d];
+    box.value = "%s"; box.dispatchEvent(new Event("change")); })()"""
 
 
-def browse(page: Path, profile: Path, width: int) -> tuple[str, list[str]]:
-    """DOM after scripts ran, and the lines that the page wrote to the console."""
-    assert BROWSER is not None
-    done = subprocess.run(
-        [
-            BROWSER,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            f"--user-data-dir={profile}",
-            f"--window-size={width},900",
-            "--enable-logging=stderr",
-            "--virtual-time-budget=6000",
-            "--dump-dom",
-            page.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=True,
-    )
-    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    return done.stdout, console
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    with browser(tmp_path_factory.mktemp("profile")) as tab:
+        yield tab
 
 
-def probe(dom: str, name: str) -> str:
-    found = re.search(rf'id="probe-{name}">([^<]*)<', dom)
-    assert found, f"the page did not get as far as {name}"
-    return found.group(1)
-
-
-@pytest.fixture
-def driven(tmp_path):
-    def write(runs: list[Path]) -> Path:
-        out = write_report(runs, tmp_path / "report.html", title="demo")
-        out.write_text(out.read_text().replace("</body>", DRIVE))
-        return out
-
-    return write
-
-
-@pytest.mark.parametrize("width", [1280, 500])  # 500 is the narrowest window that it opens
-def test_four_arms_draw_every_section_without_a_console_line(tmp_path, driven, width):
-    runs = [make_run(tmp_path / "runs", arm) for arm in ("frozen", "harness", "model", "coevolve")]
+@pytest.fixture(scope="module")
+def four(tmp_path_factory):
+    """A report on four arms, the last with real evolution and traces."""
+    root = tmp_path_factory.mktemp("four")
+    runs = [make_run(root / "runs", arm) for arm in ("frozen", "harness", "model", "coevolve")]
     evolve_run(runs[-1])
-    dom, console = browse(driven(runs), tmp_path / "profile", width)
-    assert console == []
+    return write_report(runs, root / "report.html", title="demo")
+
+
+def check_whole(page):
+    """Every chart is drawn, open or not, and nothing is wider than the page or has no name."""
+    page.js("for (const d of document.querySelectorAll('details')) d.open = true")
+    page.until(f"({UNDRAWN}) === ''")
+    root = "document.documentElement"
+    assert page.js(f"{root}.scrollWidth - {root}.clientWidth") == 0
+    assert page.js(UNNAMED) == ""
+    assert not page.js(
+        "[...document.querySelectorAll('svg')].some((n) => n.outerHTML.includes('NaN'))"
+    )
+    assert page.console == []
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_four_arms_draw_every_section_without_a_console_line(page, four, width, dark):
+    assert four.stat().st_size < 3_000_000
+    page.open(four.as_uri(), width, dark=dark)
     for section in ("heldout", "arms", "tasks", "lineage", "buffer", "training", "cost", "config"):
-        assert f'<section id="{section}"' in dom
-    assert dom.count('class="card"') == 4
-    assert "✓ applied" in dom
-    assert "✕ rejected" in dom
-    assert "&lt;/script&gt;&lt;script&gt;alert" in dom
-    assert probe(dom, "hidden") == "true"
-    assert probe(dom, "second").startswith("round 1")
-    assert "Co-evolution" in probe(dom, "last")
-    assert probe(dom, "last").startswith("round 5")
-    assert probe(dom, "escaped") == "true"
-    assert "McNemar" in probe(dom, "forest")
-    assert re.search(r"regressed, 0 of 4 runs passed / .*passed0 of 4", probe(dom, "cell"))
-    assert probe(dom, "moved") == "true"
-    assert "Held-out episodes keep no trace" in probe(dom, "heldout-trace")
-    assert probe(dom, "closed") == "true"
-    assert 0 < int(probe(dom, "filtered")) < 24
-    assert "✕ failed" in probe(dom, "trace")
-    assert "menu before modeltransform2 µs" in probe(dom, "trace")
-    assert "✓ passed" in probe(dom, "other-trace")
-    assert probe(dom, "trace-overflow") == "0"
-    assert "add goal_filter (control_flow" in dom
-    assert "tasks unlocked" in dom
-    assert probe(dom, "overflow") == "0"
-    assert probe(dom, "undrawn") == ""
-    assert probe(dom, "unnamed") == "0"
-    assert probe(dom, "nan") == "false"
+        assert page.js(f"!!document.querySelector('main > section#{section} h2')"), section
+    assert page.js("document.querySelectorAll('.card').length") == 4
+    main = page.text("main")
+    assert "✓ applied" in main
+    assert "✕ rejected" in main
+    assert "</script><script>alert" in main
+    check_whole(page)
 
 
-def test_seeds_and_a_single_unfinished_run_draw_too(tmp_path, driven):
+def test_keys_read_the_values_of_a_chart(page, four):
+    page.open(four.as_uri(), 1280)
+    page.js("document.querySelector('#heldout .chart').focus()")
+    page.key("ArrowRight")
+    page.key("ArrowRight")
+    assert page.text("#tip").startswith("round 1")
+    page.key("End")
+    assert page.text("#tip").startswith("round 5")
+    assert "Co-evolution" in page.text("#tip")
+    page.key("Escape")
+    assert page.js("document.getElementById('tip').hidden")
+    page.js("document.querySelector('.forest .chart').focus()")
+    assert "McNemar" in page.text("#tip")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_click_on_a_cell_shows_both_traces_of_a_run_that_failed_and_one_that_passed(
+    page, four, width
+):
+    page.open(four.as_uri(), width)
+    label = page.js("document.querySelector('#tasks button.cell.r').getAttribute('aria-label')")
+    assert re.search(r"regressed, 0 of 4 runs passed$", label)
+    page.click("#tasks button.cell.r")
+    assert "Held-out episodes keep no trace" in page.text("#trace")
+    page.click("#trace .close")
+    assert not page.js("document.getElementById('trace').open")
+    before = page.js("document.activeElement.dataset.column")
+    page.key("ArrowLeft")
+    assert int(page.js("document.activeElement.dataset.column")) < int(before)
+
+    page.js(PICK % (1, "evolve"))
+    page.js(PICK % (2, "flipping"))
+    assert 0 < page.js("document.querySelectorAll('#tasks tbody tr').length") < 24
+    page.click("#tasks button.cell.f")
+    page.until("document.querySelectorAll('#trace .tabs button').length === 2")
+    assert "✕ failed" in page.text("#trace")
+    page.click("#trace .tabs button", 1)
+    assert "✓ passed" in page.text("#trace")
+    page.click("#trace .step summary")
+    assert "You see" in page.text("#trace .step details")
+    assert "menu before modeltransform2 µs" in page.text("#trace .calls")
+    assert "<b>note</b> 0" in page.text("#trace .calls")
+    assert page.js("document.querySelector('.trace-body').scrollWidth") <= width
+    page.key("Escape")
+    page.click("#trace .close")
+    assert page.console == []
+
+
+def test_a_candidate_opens_on_its_diff_prediction_and_numbers(page, four):
+    page.open(four.as_uri(), 1280)
+    page.click("#lineage .candidate.good summary")
+    told = page.text("#lineage .candidate.good details")
+    assert "add goal_filter (control_flow" in told
+    assert "tasks unlocked" in told
+    assert "predicted tasks improved" in told
+    assert "z needed" in told
+
+
+def test_seeds_and_a_single_unfinished_run_draw_too(page, tmp_path):
     runs = [
         make_run(tmp_path / "a", arm, seed=s) for arm in ("harness", "coevolve") for s in (0, 1)
     ]
-    dom, console = browse(driven(runs), tmp_path / "profile", 1280)
-    assert console == []
-    assert "Co-evolution, seed 1" in dom
-    assert probe(dom, "undrawn") == ""
+    page.open(write_report(runs, tmp_path / "seeds.html").as_uri(), 1280)
+    assert "Co-evolution, seed 1" in page.text("main")
+    check_whole(page)
 
     single = make_run(tmp_path / "b", "frozen", rounds=1, finished=False)
-    dom, console = browse(driven([single]), tmp_path / "profile", 1280)
-    assert console == []
-    assert "(unfinished)" in dom
-    assert "Frozen was evaluated once." in dom
-    assert probe(dom, "nan") == "false"
+    (single / "heldout" / "0001.json").write_text("{")
+    page.open(write_report([single], tmp_path / "single.html").as_uri(), 1280)
+    assert "(unfinished)" in page.text("#cards")
+    assert page.text("#headline") == "Frozen was evaluated once."
+    assert "1 problem" in page.text("#problems")
+    assert "frozen-0/heldout/0001.json" in page.text("#problems")
+    check_whole(page)
+
+
+def test_a_watched_page_follows_the_run_and_leaves_the_reader_in_place(page, tmp_path):
+    run = evolve_run(make_run(tmp_path / "runs", "coevolve", rounds=4, finished=False))
+    whole = (run / "metrics.jsonl").read_bytes()
+    (run / "metrics.jsonl").write_bytes(b"".join(whole.splitlines(keepends=True)[:3]))
+    with PageServer(Source([run], every=1), 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page.open(f"http://{HOST}:{server.server_port}/", 390)
+        assert "3 of ? rounds" in page.text("#live")
+        page.click("#lineage .candidate details summary")
+        page.js("document.getElementById('training').scrollIntoView({behavior: 'instant'})")
+        page.until("document.querySelectorAll('#training svg').length > 5")
+        top = "Math.round(document.getElementById('training').getBoundingClientRect().top)"
+        before = page.js(top)
+        (run / "metrics.jsonl").write_bytes(whole)
+        page.until("document.getElementById('live').textContent.includes('4 of ? rounds')")
+        page.until(f"Math.abs({top} - {before}) <= 2")
+        assert page.js("document.querySelector('#lineage .candidate details').open")
+
+        page.js(PICK % (1, "evolve"))
+        page.click("#tasks button.cell.f")
+        page.until("document.querySelectorAll('#trace .tabs button').length === 2")
+        assert "Harness trace" in page.text("#trace")
+        page.click("#trace .close")
+        assert page.console == []
+
+        server.shutdown()
+        server.server_close()
+        page.until("document.getElementById('live').textContent.startsWith('No answer')")
+        page.console.clear()  # the browser's own line on the refused connection
