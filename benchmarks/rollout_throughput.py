@@ -5,8 +5,12 @@
 The stack: Ray workers, sandboxed harness processes, environment, token capture, vLLM. Its calls are
 read back from the captured segments and given to the same engine again, turn by turn as an ideal
 driver would: the k-th call of every episode in one batch, nothing between. Both run in turn in one
-process tree on one engine; CPU seconds of engine and workers say where the time went. On CPU the
-engine and the workers share the cores, so the ratio rises with the size of the model.
+process tree on one engine.
+
+Two ratios are printed. That of the rates is by the clock: on CPU the engine and the workers share
+the cores, so whatever else runs there counts. That of CPU time is what the bare engine takes over
+what the stack takes in all its processes: it says how much of the work is the model's, and rises
+with the size of the model, whose parameters are printed.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import statistics
 import tempfile
 import time
 from collections.abc import Sequence
@@ -37,8 +42,8 @@ from rollout.trajectory import Trajectory
 MAX_NEW = 12
 
 
-def save_model(directory: str, hidden: int, layers: int) -> None:
-    """A random Qwen3 with a small tokenizer of the household's words."""
+def save_model(directory: str, hidden: int, layers: int) -> int:
+    """A random Qwen3 with a small tokenizer of the household's words; its parameters."""
     from trainer.warmstart import make_model, make_tokenizer
     from trainer.warmstart_config import ArchitectureConfig
 
@@ -53,8 +58,10 @@ def save_model(directory: str, hidden: int, layers: int) -> None:
         family="qwen3", hidden=hidden, layers=layers, heads=max(1, hidden // 64),
         kv_heads=max(1, hidden // 64), intermediate=3 * hidden, vocab=700, max_positions=2048,
     )  # fmt: skip
-    make_model(shape, tokenizer, 0).save_pretrained(directory)
+    model = make_model(shape, tokenizer, 0)
+    model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
+    return int(model.num_parameters())
 
 
 def calls(trajectories: Sequence[Trajectory], temperature: float) -> list[list[Request]]:
@@ -86,6 +93,10 @@ class Cpu:
     engine: float
     workers: float
     harnesses: float
+
+    @property
+    def total(self) -> float:
+        return self.engine + self.workers + self.harnesses
 
     @classmethod
     def now(cls, engine: int, workers: Sequence[int]) -> Cpu:
@@ -129,7 +140,9 @@ async def measure(options: argparse.Namespace, model: str) -> None:
     )  # fmt: skip
     engine_config = VLLMEngineConfig(
         model=model, max_model_len=2048, kv_cache_bytes=options.kv_mib << 20,
-        batching=options.batching, max_num_seqs=options.episodes,
+        batching=options.batching, max_num_seqs=options.episodes, device=options.device,
+        dtype="float32" if options.device == "cpu" else "bfloat16",
+        enforce_eager=options.device == "cpu",
     )  # fmt: skip
     bundle = load("configs/harness/household")
     tasks = make_env(environment.name, **environment.options).tasks("evolve")
@@ -140,8 +153,8 @@ async def measure(options: argparse.Namespace, model: str) -> None:
         print(f"harness isolation: {await pool.start()}")
         engine_pid = (await engine.health()).pid
         workers = [
-            p.pid for p in psutil.process_iter(["cmdline"])
-            if any("RolloutWorker" in part for part in p.info["cmdline"] or [])
+            p.pid for p in psutil.Process().children(recursive=True)
+            if any("RolloutWorker" in part for part in p.cmdline())
         ]  # fmt: skip
 
         def specs(seed: int) -> list[EpisodeSpec]:
@@ -153,7 +166,7 @@ async def measure(options: argparse.Namespace, model: str) -> None:
             ]
 
         await pool.run(specs(0)[: 2 * options.workers], Path(bundles), "off")  # caches, imports
-        ratios = []
+        ratios, shares = [], []
         for number in range(1, options.repeats + 1):
             before = Cpu.now(engine_pid, workers)
             began = time.perf_counter()
@@ -166,24 +179,33 @@ async def measure(options: argparse.Namespace, model: str) -> None:
             sampled = sum(t.cost.sampled_tokens for t in trajectories)
             asked = sum(t.cost.model_calls for t in trajectories)
             await engine.update(f"{model}/model.safetensors", number, await engine.fingerprint())
+            before = Cpu.now(engine_pid, workers)
             began = time.perf_counter()
             bare = 0
             for turn in turns:
                 bare += sum(len(s.token_ids) for s in await engine.generate(turn))
             bare_s = time.perf_counter() - began
-            if (sum(map(len, turns)), bare) != (asked, sampled):
+            alone = Cpu.now(engine_pid, workers) - before
+            # In a batch that others join, the last digits differ, and so do samples.
+            if sum(map(len, turns)) != asked or (options.batching == "serial" and bare != sampled):
                 raise SystemExit(f"the engine was asked {asked} times for {sampled} tokens by the stack, "
                                  f"{sum(map(len, turns))} times for {bare} alone")  # fmt: skip
             await engine.update(f"{model}/model.safetensors", number, await engine.fingerprint())
-            ratios.append(bare_s / stack_s)
+            ratios.append((sampled / stack_s) / (bare / bare_s))
+            shares.append(alone.engine / spent.total)
             print(
                 f"{len(results)} episodes, {asked} calls, {prompt} prompt and {sampled} sampled tokens: "
                 f"stack {sampled / stack_s:.0f} sampled tokens/s in {stack_s:.2f} s, engine alone "
-                f"{sampled / bare_s:.0f} in {bare_s:.2f} s, ratio {ratios[-1]:.2f}; CPU in the stack: "
+                f"{bare / bare_s:.0f} in {bare_s:.2f} s, ratio {ratios[-1]:.2f}; CPU in the stack: "
                 f"engine {spent.engine:.2f} s, workers {spent.workers:.2f} s, harness processes "
-                f"{spent.harnesses:.2f} s"
+                f"{spent.harnesses:.2f} s; engine alone {alone.engine:.2f} s, ratio {shares[-1]:.2f}",
+                flush=True,
             )
-        print(f"ratio, median of {len(ratios)}: {sorted(ratios)[len(ratios) // 2]:.2f}")
+        print(
+            f"{options.parameters / 1e6:.2f}M parameters, {options.device}, {options.scheduling} "
+            f"scheduling, {options.batching} batching; medians of {len(ratios)}: ratio of the rates "
+            f"{statistics.median(ratios):.2f}, of CPU time {statistics.median(shares):.2f}"
+        )
         await pool.close()
         await engine.shutdown()
 
@@ -199,11 +221,21 @@ def main() -> None:
     parser.add_argument("--trace", choices=("off", "agent", "full"), default="full")
     parser.add_argument("--kv-mib", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--dry-run", action="store_true", help="check the options")
     options = parser.parse_args()
+    if options.dry_run:
+        print(f"would measure with {vars(options)}")
+        return
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    cpus = max(4, os.cpu_count() or 1)
+    ray.init(address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False)
+    if options.device == "cuda":
+        import torch
+
+        print(torch.cuda.get_device_name(0))
     with tempfile.TemporaryDirectory() as model:
-        save_model(model, options.hidden, options.layers)
+        options.parameters = save_model(model, options.hidden, options.layers)
         asyncio.run(measure(options, model))
     ray.shutdown()
 

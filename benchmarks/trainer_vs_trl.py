@@ -12,7 +12,8 @@ sides. The weights at the end are compared: both must have trained the same.
 On a CPU TRL's fused head scores every position; with Triton it leaves out those without loss, and the
 ratio is smaller.
 
-Memory is the peak of the process above what it held before its first step.
+Memory is the peak of the process (with `--device cuda`: of the GPU) above what it held before its
+first step. On a GPU both sides compute in bf16 over fp32 weights: coevo by ZeRO 1, TRL by autocast.
 """
 
 from __future__ import annotations
@@ -43,10 +44,26 @@ def memory(field: str) -> int:
     raise SystemExit(f"/proc/self/status has no {field}")
 
 
-def reset_peak() -> int:
+def reset_peak(device: str) -> int:
     """Forget the peak so far; bytes held now."""
+    if device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated()
     Path("/proc/self/clear_refs").write_text("5")
     return memory("VmRSS")
+
+
+def peak(device: str) -> int:
+    """Bytes at most since `reset_peak`; what was asked of a GPU has ended then."""
+    if device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated()
+    return memory("VmHWM")
 
 
 def trajectories(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -119,19 +136,23 @@ def run_coevo(data: list[dict[str, Any]], options: argparse.Namespace) -> dict[s
         dual_clip=None,
         micro_batch_tokens=options.rows * (PROMPT + max(len(r["completion"]) for r in data)),
         threads_per_rank=options.threads,
+        device=options.device,
+        dtype="bf16" if options.device == "cuda" else "fp32",
+        zero_stage=1 if options.device == "cuda" else 0,
     )
     torch.set_num_threads(options.threads)
     engine = TrainerEngine(config, str(options.work / "model"))
-    held = reset_peak()
+    held = reset_peak(options.device)
     engine.train_step(batch)
     started = time.perf_counter()
     for _ in range(options.steps - 1):
         engine.train_step(batch)
+    most = peak(options.device) - held
     seconds = time.perf_counter() - started
-    peak = memory("VmHWM") - held
-    save_file(dict(engine.named_weights()), str(options.work / "coevo.safetensors"))
+    weights = {n: w.float() for n, w in engine.named_weights()}
+    save_file(weights, str(options.work / "coevo.safetensors"))
     engine.close()
-    return {"seconds": seconds, "peak": peak}
+    return {"seconds": seconds, "peak": most}
 
 
 def run_trl(data: list[dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
@@ -174,13 +195,13 @@ def run_trl(data: list[dict[str, Any]], options: argparse.Namespace) -> dict[str
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if state.global_step == 0:
-                self.held = reset_peak()
+                self.held = reset_peak(options.device)
             if state.global_step == 1:
                 self.started = time.perf_counter()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self.peak = peak(options.device) - self.held
             self.ended = time.perf_counter()
-            self.peak = memory("VmHWM") - self.held
 
     words = Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1, "a": 2}, unk_token="<pad>"))
     trainer = Prepared(
@@ -203,8 +224,8 @@ def run_trl(data: list[dict[str, Any]], options: argparse.Namespace) -> dict[str
             lr_scheduler_type="constant",
             max_grad_norm=1.0,
             gradient_checkpointing=False,
-            use_cpu=True,
-            bf16=False,
+            use_cpu=options.device == "cpu",
+            bf16=options.device == "cuda",
             save_strategy="no",
             logging_strategy="no",
             report_to=[],
@@ -218,7 +239,9 @@ def run_trl(data: list[dict[str, Any]], options: argparse.Namespace) -> dict[str
     clock = Clock()
     trainer.add_callback(clock)
     trainer.train()
-    weights = {n: p.detach().contiguous() for n, p in trainer.model.named_parameters()}
+    weights = {
+        n: p.detach().float().cpu().contiguous() for n, p in trainer.model.named_parameters()
+    }
     save_file(weights, str(options.work / "trl.safetensors"))
     return {"seconds": clock.ended - clock.started, "peak": clock.peak}
 
@@ -234,6 +257,7 @@ def measure(side: str, options: argparse.Namespace) -> dict[str, Any]:
             "RANK": "0",
             "WORLD_SIZE": "1",
             "LOCAL_RANK": "0",
+            "DS_ACCELERATOR": options.device,
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(options.port),
         },
@@ -268,10 +292,15 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--dry-run", action="store_true", help="check the options")
     parser.add_argument("--port", type=int, default=29555)
     parser.add_argument("--side", choices=["coevo", "trl"], help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.dry_run:
+        print(f"would measure with {vars(options)}")
+        return
     # The sampler's log-probs: those of random tokens under a random model, for both sides alike.
     options.behaviour = -float(np.log(options.vocabulary))
     data = trajectories(options)
@@ -286,6 +315,10 @@ def main() -> None:
         f"{int(np.median(lengths))}), {sum(sum(r['sampled']) for r in data)} sampled; "
         f"{options.steps - 1} timed steps, {options.threads} thread(s), best of {options.repeats}"
     )
+    if options.device == "cuda":
+        import torch
+
+        print(torch.cuda.get_device_name(0))
     with tempfile.TemporaryDirectory() as scratch:
         options.work = Path(scratch)
         save_model(options.work / "model", options)
