@@ -354,26 +354,26 @@ def test_one_flipped_bit_is_found_and_the_file_named(tmp_path: Path, name: str) 
 
 
 KILLED = """
-import os, signal, sys
+import itertools, os, shutil, signal, sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 from test_replay_buffer import append, retain, two_rounds
 
+before = Path({root!r}) / "before"
+before.mkdir()
+if {prepare!r}:
+    two_rounds(before)
 point = 0
 while True:
     root = Path({root!r}) / str(point)
-    root.mkdir()
+    shutil.copytree(before, root)
     child = os.fork()
     if child == 0:
-        left = point
-        if {prepare!r}:
-            two_rounds(root)
+        calls = itertools.count()  # of several threads
         for name in ("fsync", "replace", "unlink"):
             def dying(*args, real=getattr(os, name)):
-                global left
-                if left == 0:
+                if next(calls) == point:
                     os.kill(os.getpid(), signal.SIGKILL)
-                left -= 1
                 return real(*args)
             setattr(os, name, dying)
         {action}(root)
