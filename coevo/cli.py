@@ -57,6 +57,9 @@ def parser() -> argparse.ArgumentParser:
     resume.add_argument("run", type=Path, help="a run directory, for example runs/quickstart")
     status = command("status", "Say how far a run is and what it measured.")
     status.add_argument("run", type=Path)
+    status.add_argument(
+        "--verify", action="store_true", help="compare every file of the run with its checksum"
+    )
     experiment = command("experiment", "Run several arms of one configuration and compare them.")
     experiment.add_argument("config")
     experiment.add_argument("overrides", nargs="*")

@@ -238,6 +238,24 @@ def _status(arguments: argparse.Namespace) -> None:
         print(f"problem: {problem}", file=sys.stderr)
     if not run.finished:
         print(f"go on with: coevo resume {shlex.quote(str(arguments.run))}")
+    if arguments.verify:
+        _verify(arguments.run)
+
+
+def _verify(path: Path) -> None:
+    from coevo.integrity import check
+
+    with RunDir.open(path) as run:
+        checked = check(run, None)
+    for damage in checked.damages:
+        print(f"damaged: {damage.why}")
+    if checked.damages:
+        raise InputError(
+            f"{len(checked.damages)} files of {path} are not as they were written. `coevo resume` "
+            "moves aside those that it needs, goes back to what is whole and does the rest again"
+        )
+    files = sum(len(entry.result.get("files", {})) for _, entry in checked.lines)
+    print(f"verified: {len(checked.lines)} phases, {files} files and manifests, all whole")
 
 
 def _compare(arguments: argparse.Namespace) -> None:

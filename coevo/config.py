@@ -136,6 +136,27 @@ class BestOfNConfig(_Section):
     match: str | None = None
 
 
+class StorageConfig(_Section):
+    """What of a run's policies stays on disk, newest first.
+
+    trainer_checkpoints: trainer states; the second is gone back to where the newest is damaged.
+    policy_weights: published weights (null: of all rounds, so that they can be measured later).
+    """
+
+    trainer_checkpoints: int = Field(2, ge=2)
+    policy_weights: int | None = Field(None, ge=2)
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if self.policy_weights is not None and self.policy_weights < self.trainer_checkpoints:
+            raise ValueError(
+                f"storage.policy_weights is {self.policy_weights} but storage.trainer_checkpoints "
+                f"{self.trainer_checkpoints}: a trainer state is of no use without its weights; keep "
+                "at least as many, or null for all"
+            )
+        return self
+
+
 class ResourcesConfig(_Section):
     """What Ray may use on this machine: cores (null: all), object store bytes.
 
@@ -174,6 +195,7 @@ class RunConfig(_Section):
     evolution: EvolutionConfig = EvolutionConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     best_of_n: BestOfNConfig = BestOfNConfig()
+    storage: StorageConfig = StorageConfig()
     resources: ResourcesConfig = ResourcesConfig()
     cluster: ClusterConfig | None = None
 

@@ -39,6 +39,7 @@ class Evaluator:
         repeats = self.config.evaluation.repeats
         results: dict[str, Any] = {}
         tokens = [0, 0]
+        files = []
         for split, n in self.config.evaluation.sizes(first_or_last).items():
             wanted = self._wanted(split, n, number, serving, version)
             known = self._find(wanted, version, split, number)
@@ -57,8 +58,9 @@ class Evaluator:
                 tokens = [a + b for a, b in zip(tokens, spent, strict=True)]
             write_json(self.run.evaluation(number, split), evaluation.to_json())
             self._remember(split, evaluation)
+            files.append(self.run.evaluation(number, split))
             results[split] = evaluation.result.model_dump(mode="json")
-        return {"splits": results, "tokens": tokens}
+        return {"splits": results, "tokens": tokens, "files": files}
 
     async def repeat(self, serving: Serving, version: int, number: int) -> dict[str, Any]:
         """The held-out tasks of the last evaluation once more, under the seeds of repeat `number` (1

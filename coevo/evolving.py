@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from coevo.config import RunConfig
@@ -122,13 +123,18 @@ class Evolver:
         write_json(directory / "verdicts.json", result.to_json() | {"llm": llm})
         for variant in result.state.variants:
             self.store.put(variant.bundle)
-        rolled = [
-            t
-            for part in self.buffer.parts(number)
-            if part != "incumbent"
-            for t in self.buffer.trajectories(number, part)
+        parts = [part for part in self.buffer.parts(number) if part != "incumbent"]
+        rolled = [t for part in parts for t in self.buffer.trajectories(number, part)]
+        bundles = {report.candidate.bundle.id for report in result.candidates}
+        bundles |= {variant.bundle.id for variant in result.state.variants}
+        files = [
+            directory / "journal.jsonl",
+            directory / "verdicts.json",
+            *(self.buffer.manifest(number, part) for part in parts),
+            *(self.run.traces(number, part) for part in parts),
+            *(self.store.path(id) for id in sorted(bundles)),
         ]
-        return _result(result.state, result.summary() | {"llm": llm}, tokens_of(rolled))
+        return _result(result.state, result.summary() | {"llm": llm}, tokens_of(rolled), files)
 
     async def _spent(self, journal: Journal, number: int) -> Spent:
         """What the language models had taken before this round, also of a round that was killed."""
@@ -157,6 +163,11 @@ class Evolver:
 
 
 def _result(
-    state: EvolutionState, summary: dict[str, Any], tokens: Sequence[int] = (0, 0)
+    state: EvolutionState,
+    summary: dict[str, Any],
+    tokens: Sequence[int] = (0, 0),
+    files: Sequence[Path] = (),
 ) -> dict[str, Any]:
-    return {"state": state.to_json(), "summary": summary, "tokens": list(tokens)}
+    return {
+        "state": state.to_json(), "summary": summary, "tokens": list(tokens), "files": files
+    }  # fmt: skip

@@ -19,6 +19,7 @@ from coevo.config import RunConfig
 from coevo.evaluation import Evaluator
 from coevo.evidence import evidence, write_traces
 from coevo.evolving import Evolver
+from coevo.integrity import seal, write_summed
 from coevo.live import LiveTable
 from coevo.metrics import MetricsLog, TensorBoard
 from coevo.records import (
@@ -169,7 +170,7 @@ class Loop:
             ),
             **{split: SplitResult(**value) for split, value in measured["splits"].items()},
         )
-        write_json(
+        write_summed(
             self.run.path / "state.json",
             {
                 "schema": 1,
@@ -178,7 +179,7 @@ class Loop:
                 "policy_version": self.version,
             },
         )
-        self._forget_checkpoints()
+        self._forget_policies()
         self.buffer.retain(number)
         return record
 
@@ -199,7 +200,7 @@ class Loop:
     # --- phases ---
 
     async def _phase(self, key: str, inputs: Any, compute: Any, *args: Any) -> dict[str, Any]:
-        """A journaled phase: its JSON result, computed once.
+        """A journaled phase: its JSON result, computed once, with the checksums of its `files`.
 
         Before the first one that is computed, and after each new policy, the engine gets the
         weights that the journal speaks of.
@@ -213,7 +214,8 @@ class Loop:
             computed, began = True, time.monotonic()
             await self._serve()
             result: dict[str, Any] = await compute(*args)
-            return {**result, "wall": time.monotonic() - began}
+            files = seal(self.run, result.pop("files", ()))
+            return {**result, "files": files, "wall": time.monotonic() - began}
 
         found: dict[str, Any] = await self.journal.once(key, inputs, run)
         if computed:
@@ -297,6 +299,7 @@ class Loop:
                 encode(evidence(r, instructions[r.trajectory.task_id], _ref(self.run, r, path)))
                 for r in results
             ],
+            "files": [self.buffer.manifest(number, "incumbent"), path],
         }
 
     async def _serve(self) -> None:
@@ -311,11 +314,16 @@ class Loop:
 
     # --- the end ---
 
-    def _forget_checkpoints(self) -> None:
-        """Keep the newest trainer state and the one before it; weights are small and stay."""
-        root = self.run.path / "trainer"
-        for old in sorted(p for p in root.glob("[0-9]*") if p.is_dir())[:-2]:
-            shutil.rmtree(old)
+    def _forget_policies(self) -> None:
+        """Delete trainer states and weights of versions older than the configuration keeps."""
+        storage = self.config.storage
+        for part, keep in (
+            ("trainer", storage.trainer_checkpoints),
+            ("policy", storage.policy_weights),
+        ):
+            versions = sorted(p for p in (self.run.path / part).glob("[0-9]*") if p.is_dir())
+            for old in versions[: len(versions) - (keep or len(versions))]:
+                shutil.rmtree(old)
 
     def _summary(self, rounds: Sequence[RoundRecord], last: dict[str, Any]) -> Summary:
         first = rounds[0]

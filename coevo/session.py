@@ -16,6 +16,7 @@ from coevo.best_of_n import BestOfNRun
 from coevo.cli import EXIT_BAD_INPUT, EXIT_BUG, EXIT_STOPPED
 from coevo.config import RunConfig
 from coevo.evolving import EvolutionAborted
+from coevo.integrity import repair
 from coevo.live import LiveTable
 from coevo.loop import Loop
 from coevo.metrics import MetricsError
@@ -93,6 +94,7 @@ def run_all(
             for run, config in runs:
                 yield run
                 with run, _attempt(run):
+                    repair(run, config, console.print)
                     if stack is None:
                         stack = runner.run(
                             Stack.start(config, model, lambda text: console.print(text))

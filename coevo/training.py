@@ -15,6 +15,7 @@ from coevo.rundir import RunDir
 from coevo.stack import Stack
 from rollout.buffer import ReplayBuffer
 from trainer.batch import TrainBatch, for_scoring, from_view
+from trainer.checkpoint import MANIFEST
 from trainer.group import TrainerGroup
 
 PROBES = 8
@@ -95,6 +96,11 @@ class Learner:
                 "max": max(map(int, ages), default=0),
                 "dropped": view.stale,
             },
+            "files": [
+                checkpoint / MANIFEST,
+                *sorted(weights.parent.glob("*.json")),
+                *self.buffer.trainer_markers(number, OWN),
+            ],
         }
 
     @property

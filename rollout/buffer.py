@@ -13,6 +13,7 @@ import numpy as np
 
 from rollout.buffer_files import (
     MANIFEST,
+    TRAINER_MARKER,
     CorruptPartError,
     Part,
     ReplayError,
@@ -137,6 +138,19 @@ class ReplayBuffer:
     def parts(self, round: int) -> list[str]:
         """Names of a round's parts in the order in which they were appended."""
         return [part.name for part in self._ordered(round)]
+
+    def manifest(self, round: int, part: str) -> Path:
+        """The file that describes, with their checksums, those of a part."""
+        return self._part(round, part).directory / MANIFEST
+
+    def trainer_markers(self, round: int, current: Collection[str] | None = None) -> list[Path]:
+        """Of the parts in the window of `round` with the trainer's log-probs, what describes those."""
+        return [
+            part.directory / TRAINER_MARKER
+            for number in self.window(round, current)
+            for part in self._read(number, round, current)
+            if part.has_trainer_logprobs
+        ]
 
     def trajectories(
         self, round: int, part: str | None = None, *, tokens: bool = False

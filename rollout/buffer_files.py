@@ -11,7 +11,6 @@ retention, which deletes token data and keeps the records.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -24,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.atomic import fsync, put_directory, replacing, write_json
+from harness.atomic import fsync, put_directory, replacing, sha256, write_json
 from rollout.mismatch import Mismatch
-from rollout.tensor_file import TensorFileError, read_tensors, write_tensors
+from rollout.tensor_file import TensorFileError, checksum, read_tensors, write_tensors
 from rollout.trajectory import Cost, Outcome, Segment, Trajectory
 
 SCHEMA = 1
@@ -301,17 +300,26 @@ class Part:
 
     def check(self, name: str) -> None:
         """Compare a file with the manifest. Raises CorruptPartError naming it."""
-        expected = self.manifest["files"][name]
+        self._check(name, self.manifest["files"][name])
+
+    def check_tokens(self) -> None:
+        """Compare the token data, where it is still there. Raises CorruptPartError naming a file."""
+        if self.has_tokens:
+            self.check(TOKENS)
+            if self.has_trainer_logprobs:
+                self._check(TRAINER, read_json(self.directory / TRAINER_MARKER)["file"])
+
+    def _check(self, name: str, expected: Mapping[str, Any]) -> None:
         path = self.directory / name
         if not path.exists():
             raise CorruptPartError(f"{path} is missing; restore it or remove its round")
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        kind = "crc32" if "crc32" in expected else "sha256"
+        found = checksum(path)[0] if kind == "crc32" else sha256(path)
         size = path.stat().st_size
-        if (digest, size) != (expected["sha256"], expected["bytes"]):
+        if (found, size) != (expected[kind], expected["bytes"]):
             raise CorruptPartError(
-                f"{path} has sha256 {digest[:12]}… and {size} bytes, expected "
-                f"{expected['sha256'][:12]}… and {expected['bytes']}: it changed after it was "
+                f"{path} has {kind} {str(found)[:12]} and {size} bytes, expected "
+                f"{str(expected[kind])[:12]} and {expected['bytes']}: it changed after it was "
                 "written; restore it or remove its round"
             )
 
@@ -369,8 +377,7 @@ def write_part(
 
 
 def _describe(path: Path) -> dict[str, Any]:
-    content = path.read_bytes()
-    return {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    return {"sha256": sha256(path), "bytes": path.stat().st_size}
 
 
 def read_json(path: Path) -> dict[str, Any]:

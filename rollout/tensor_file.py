@@ -123,6 +123,16 @@ def read_tensors(
     return out
 
 
+def checksum(path: Path) -> tuple[int, int]:
+    """(crc32, bytes) of a file, as `write_tensors` gives them."""
+    crc = size = 0
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            crc = zlib.crc32(chunk, crc)
+            size += len(chunk)
+    return crc, size
+
+
 def _chunks(tensors: Iterable[Sequence[np.ndarray]]) -> Iterator[list[np.ndarray]]:
     """The pieces in their order, about CHUNK bytes and at most IOV_MAX of them at a time."""
     held: list[np.ndarray] = []

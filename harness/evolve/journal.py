@@ -1,7 +1,7 @@
 """The journal of one round: every paid step once, under its key and its inputs' hash.
 
 A killed round runs again from the start; each step whose key and inputs stand in the journal is
-answered from it, so no rollout and no proposal is paid for twice.
+answered from it, so no rollout and no proposal is paid for twice. Each line carries its checksum.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SCHEMA = 1
+SCHEMA = 2
+UNSUMMED = 1
+"""The schema before lines carried a checksum; still read."""
 
 
 class JournalError(ValueError):
@@ -71,9 +73,11 @@ class Journal:
         return ((key, result) for (key, _), result in self._entries.items())
 
     def _append(self, at: tuple[str, str], result: Any) -> None:
-        entry = {"schema": SCHEMA, "key": at[0], "inputs": at[1], "result": result}
+        entry = {"key": at[0], "inputs": at[1], "result": result}
         try:
-            line = json.dumps(entry, allow_nan=False) + "\n"
+            # As it will be read back: tuples are lists, keys are strings.
+            entry = json.loads(json.dumps(entry, allow_nan=False))
+            line = json.dumps({"schema": SCHEMA, **entry, "sha256": digest(entry)}) + "\n"
         except (TypeError, ValueError) as error:
             raise JournalError(
                 f"step {at[0]!r}: its result is not JSON ({error}); give plain JSON values"
@@ -101,22 +105,35 @@ def read_entries(path: Path) -> tuple[tuple[Entry, ...], int]:
 
     Raises JournalError for any other line that is not a journal entry.
     """
-    content = path.read_bytes()
-    whole, _, torn = content.rpartition(b"\n")
+    lines, torn = read_lines(path)
     entries = []
-    for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
-        try:
-            entry = json.loads(line)
-            if entry["schema"] != SCHEMA:
-                raise JournalError(
-                    f"{path} line {number}: schema {entry['schema']!r}; this version reads {SCHEMA}"
-                )
-            entries.append(Entry(entry["key"], entry["inputs"], entry["result"]))
-        except (ValueError, KeyError, TypeError) as error:
-            if isinstance(error, JournalError):
-                raise
-            raise JournalError(
-                f"{path} line {number}: not a journal entry ({error}); restore the file or "
-                "remove it to run the round anew"
-            ) from error
+    for _, entry in lines:
+        if isinstance(entry, JournalError):
+            raise entry
+        entries.append(entry)
     return tuple(entries), len(torn)
+
+
+def read_lines(path: Path) -> tuple[list[tuple[bytes, Entry | JournalError]], bytes]:
+    """Every whole line with its entry, or with what is wrong with it; and what a kill left torn."""
+    whole, _, torn = path.read_bytes().rpartition(b"\n")
+    lines = whole.split(b"\n") if whole else []
+    return [(line, _entry(path, number, line)) for number, line in enumerate(lines, 1)], torn
+
+
+def _entry(path: Path, number: int, line: bytes) -> Entry | JournalError:
+    where = f"{path} line {number}"
+    try:
+        raw = json.loads(line)
+        schema = raw["schema"]
+        if schema not in (SCHEMA, UNSUMMED):
+            return JournalError(f"{where}: schema {schema!r}; this version reads {SCHEMA}")
+        entry = {name: raw[name] for name in ("key", "inputs", "result")}
+        if schema == SCHEMA and digest(entry) != raw["sha256"]:
+            raise ValueError("its checksum differs: it changed after it was written")
+        return Entry(**entry)
+    except (ValueError, KeyError, TypeError) as error:
+        return JournalError(
+            f"{where}: not a journal entry ({error}); restore the file or remove it to run the "
+            "round anew"
+        )
