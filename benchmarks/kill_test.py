@@ -35,17 +35,16 @@ from harness.evolve.journal import read_entries
 from rollout.buffer import ReplayBuffer
 
 ROOT = Path(__file__).resolve().parents[1]
-CONFIG = ROOT / "configs" / "quickstart.yaml"
+QUICKSTART = ROOT / "configs" / "quickstart.yaml"
 SMALL = (
     "rounds=2",
-    "environment.options.counts={evolve: 12, heldout: 8}",
     "rollout.concurrency=16",
     "tasks={per_round: 6, samples: 2}",
     "trainer.steps_per_round=2",
     "evolution.every=1",
     "evaluation.episodes=8",
 )
-"""The quickstart with its own model, on few tasks."""
+"""The quickstart with its own model and world, on few tasks."""
 
 TARGETS = ("driver", "worker", "engine", "rank", "harness")
 ACTORS = {
@@ -251,12 +250,12 @@ def before_of(phase: str, order: Sequence[str]) -> list[str]:
     return [] if phase == "start" else [key for key in order if place(key) < place(phase)]
 
 
-def reference(directory: Path, overrides: Sequence[str], log: Log) -> Reference:
+def reference(directory: Path, config: Sequence[str], log: Log) -> Reference:
     run, said = directory / "undisturbed", directory / "undisturbed.log"
     if not (run / "summary.json").exists():
         began = time.monotonic()
         with started(
-            "run", str(CONFIG), f"runs_dir={directory}", "name=undisturbed", *overrides, log=said
+            "run", *config, f"runs_dir={directory}", "name=undisturbed", log=said
         ) as process:
             attempt = Attempt(
                 process, run, said, 3600.0, said.stat().st_size if said.exists() else 0
@@ -287,7 +286,7 @@ class Test:
     seed: int
     kills: int
     a_run: int
-    overrides: Sequence[str]
+    config: Sequence[str]
     limit_s: float
 
     def go(self) -> int:
@@ -315,8 +314,8 @@ class Test:
             while not (run / "summary.json").exists():
                 at = said.stat().st_size if said.exists() else 0
                 with started(
-                    "run", str(CONFIG), f"runs_dir={self.directory}", f"name={name}",
-                    *self.overrides, log=said,
+                    "run", *self.config, f"runs_dir={self.directory}", f"name={name}", log=said
+               
                 ) as process:  # fmt: skip
                     attempt = Attempt(process, run, said, self.limit_s, at)
                     while attempt.look() and self.done(number) < kills:
@@ -444,16 +443,22 @@ def main() -> None:
     parser.add_argument("--log", type=Path, required=True, help="JSON lines; appended to")
     parser.add_argument("--kills-per-run", type=int, default=4)
     parser.add_argument("--limit", type=float, default=900.0, help="seconds a driver may take")
+    parser.add_argument(
+        "--config", type=Path, default=QUICKSTART, help="default: a small quickstart"
+    )
     parser.add_argument("overrides", nargs="*", help="key=value of the configuration")
     arguments = parser.parse_args()
     os.environ.setdefault("PYTHONPATH", str(ROOT))
     directory = arguments.dir.resolve()
     directory.mkdir(parents=True, exist_ok=True)
     log = Log(arguments.log)
-    overrides = (*SMALL, *arguments.overrides)
-    found = reference(directory, overrides, log)
+    small = SMALL if arguments.config == QUICKSTART else ()
+    config = (str(arguments.config), *small, *arguments.overrides)
+    # Ended by a signal, it does not leave its driver behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    found = reference(directory, config, log)
     test = Test(
-        directory, log, found, arguments.seed, arguments.kills, arguments.kills_per_run, overrides,
+        directory, log, found, arguments.seed, arguments.kills, arguments.kills_per_run, config,
         arguments.limit,
     )  # fmt: skip
     differ = test.go()

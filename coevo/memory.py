@@ -196,9 +196,9 @@ TOKEN_BYTES = 17
 
 
 def disk_parts(shape: ModelShape, config: RunConfig) -> Parts:
-    """What the run will have written at its end, at most: weights of every round, three trainer
-    states (two kept, one being written), and the buffer's tokens were every context full."""
-    trainer = config.trainer
+    """What the run will have written at its end, at most: the weights and trainer states that
+    `storage` keeps, one more of each being written, and the buffer's tokens were every context full."""
+    trainer, storage = config.trainer, config.storage
     size, rounds = ELEMENT[trainer.dtype], config.rounds
     episodes = rounds * config.tasks.per_round * config.tasks.samples
     parts = {"buffer": episodes * max_model_len(config) * TOKEN_BYTES}
@@ -212,8 +212,10 @@ def disk_parts(shape: ModelShape, config: RunConfig) -> Parts:
     states = trained * (size + (12 if trainer.zero_stage else 8))
     return {
         **parts,
-        "weights of each round": published * size * rounds,
-        "trainer states": 3 * states,
+        "weights of each round": published
+        * size
+        * min(rounds, (storage.policy_weights or rounds) + 1),
+        "trainer states": min(rounds, storage.trainer_checkpoints + 1) * states,
     }
 
 

@@ -212,7 +212,9 @@ def _disk(config: RunConfig, machine: Machine, shape: ModelShape) -> Check:
     found += f"; {machine.disk / GIB:.0f} GiB are free under runs_dir {config.runs_dir}"
     if needed + DISK_RESERVE > machine.disk:
         return fail(
-            "disk", found, "another runs_dir, fewer rounds, or trainer.lora.publish: adapter"
+            "disk",
+            found,
+            "another runs_dir, fewer rounds, storage.policy_weights, or trainer.lora.publish: adapter",
         )
     return ok("disk", found)
 
