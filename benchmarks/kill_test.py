@@ -315,7 +315,6 @@ class Test:
                 at = said.stat().st_size if said.exists() else 0
                 with started(
                     "run", *self.config, f"runs_dir={self.directory}", f"name={name}", log=said
-               
                 ) as process:  # fmt: skip
                     attempt = Attempt(process, run, said, self.limit_s, at)
                     while attempt.look() and self.done(number) < kills:

@@ -186,6 +186,8 @@ def _described(path: Path, top: str, deep: bool) -> str:
             part = Part(path.parent)  # reads and checks the records
             if deep:
                 part.check_tokens()
+        elif path.name == TRAINER_MARKER:
+            Part(path.parent).check_trainer_logprobs()
         elif top == "policy" and path.name.endswith(".safetensors.json"):
             weights = path.with_suffix("")
             if fingerprint_file(weights) != json.loads(path.read_text())["fingerprint"]:
@@ -217,7 +219,9 @@ def _unsealed(run: RunDir, seen: set[str]) -> Iterator[Damage]:
             yield Damage(name, why)
     for name, path in unseen(run.buffer.glob(f"*/[!.]*/{MANIFEST}")):
         try:
-            Part(path.parent).check_tokens()
+            part = Part(path.parent)
+            part.check_tokens()
+            part.check_trainer_logprobs()
         except ReplayError as error:
             yield Damage(name, str(error))
     for name, path in unseen((run.path / "evolution").rglob("*.jsonl")):

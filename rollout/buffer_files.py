@@ -303,11 +303,14 @@ class Part:
         self._check(name, self.manifest["files"][name])
 
     def check_tokens(self) -> None:
-        """Compare the token data, where it is still there. Raises CorruptPartError naming a file."""
+        """Compare the token data, where it is still there. Raises CorruptPartError naming the file."""
         if self.has_tokens:
             self.check(TOKENS)
-            if self.has_trainer_logprobs:
-                self._check(TRAINER, read_json(self.directory / TRAINER_MARKER)["file"])
+
+    def check_trainer_logprobs(self) -> None:
+        """Compare the trainer's log-probs, where they are there. Raises as `check_tokens`."""
+        if self.has_tokens and self.has_trainer_logprobs:
+            self._check(TRAINER, read_json(self.directory / TRAINER_MARKER)["file"])
 
     def _check(self, name: str, expected: Mapping[str, Any]) -> None:
         path = self.directory / name

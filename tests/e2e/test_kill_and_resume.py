@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,60 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.kill_test import final_state, journaled, start
+
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 300
-VOLATILE = ("wall", "tokens_per_s", "mfu", "wall_s", "length_bias")
-
-
-def start(*arguments: str, log: Path) -> subprocess.Popen[bytes]:
-    """A `coevo` command in a session of its own, so that one signal can reach only the driver."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "coevo.cli", *arguments],
-        cwd=ROOT,
-        stdout=log.open("ab"),
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-
-
-def journaled(run: Path) -> list[str]:
-    """Keys of the phases that the journal holds whole."""
-    file = run / "journal.jsonl"
-    if not file.exists():
-        return []
-    lines = file.read_bytes().rpartition(b"\n")[0].splitlines()
-    return [json.loads(line)["key"] for line in lines]
 
 
 def finish(process: subprocess.Popen[bytes], log: Path) -> None:
     assert process.wait(WAIT_S) == 0, log.read_text()[-3000:]
-
-
-def stable(value: object) -> object:
-    """The record without what a clock measured."""
-    if isinstance(value, dict):
-        return {k: stable(v) for k, v in value.items() if k not in VOLATILE}
-    if isinstance(value, list):
-        return [stable(v) for v in value]
-    return value
-
-
-def result(run: Path) -> dict[str, object]:
-    """All that the run measured and made."""
-    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    for record in metrics:
-        # Sizes of files may differ by a compressor's choice; everything they hold is compared.
-        record["buffer"].pop("bytes")
-    heldout = {p.name: json.loads(p.read_text()) for p in sorted((run / "heldout").glob("*.json"))}
-    return {
-        "metrics": stable(metrics),
-        "summary": stable(json.loads((run / "summary.json").read_text())),
-        "heldout": heldout,
-        "state": json.loads((run / "state.json").read_text()),
-        "weights": sorted(
-            (p.parent.name, p.read_bytes()) for p in (run / "policy").glob("*/model.safetensors")
-        ),
-    }
 
 
 @pytest.mark.slow
@@ -96,13 +49,9 @@ def test_a_run_killed_in_every_phase_ends_like_an_undisturbed_one(tmp_path: Path
     assert killed >= len(after) - 1, log.read_text()[-3000:]
     finish(start("resume", str(run), log=log), log)
 
-    ours, theirs = result(run), result(whole)
-    for part in ("metrics", "heldout", "state", "weights"):
+    ours, theirs = final_state(run), final_state(whole)
+    for part in theirs:
         assert ours[part] == theirs[part], part
-    mine, other = ours["summary"], theirs["summary"]
-    assert isinstance(mine, dict)
-    assert isinstance(other, dict)
-    assert {**mine, "name": ""} == {**other, "name": ""}
 
 
 @pytest.mark.slow
