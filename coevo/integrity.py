@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from coevo import events
 from coevo.config import RunConfig
 from coevo.metrics import MetricsError, MetricsLog, read_metrics
 from coevo.rundir import RunDir
@@ -274,6 +275,11 @@ def repair(run: RunDir, config: RunConfig, say: Callable[[str], None]) -> Repair
         _forget_rounds(run, kept)
         write_atomic(run.path / JOURNAL, b"".join(line + b"\n" for line, _ in kept))
     last = kept[-1][1].key if kept else ""
+    for damage in damages:
+        events.add(
+            run.path, "damaged", file=damage.path, reason=damage.why, used=last or "the run's start",
+            redone=list(dropped), aside=aside.relative_to(run.path).as_posix(),
+        )  # fmt: skip
     again = f"; done again: {', '.join(dropped)}" if dropped else ""
     say(f"the run goes on after {last or 'its start'}{again}. What was moved aside is in {aside}")
     return Repair(tuple(damages), last, dropped, aside)

@@ -10,6 +10,7 @@ import pytest
 
 from coevo import cli
 from coevo.config import ConfigError, RunConfig, load_config
+from coevo.events import events
 from coevo.integrity import Repair, check, repair, seal, write_summed
 from coevo.rundir import RunDir
 from harness.atomic import write_atomic, write_json
@@ -95,6 +96,10 @@ def test_later_phases_fall_with_a_damaged_file_and_all_is_kept_aside(
         assert not (run.path / gone).exists()
         assert (found.aside / gone).exists()
     assert run.evaluation(1).exists()
+    [event] = events(run.path)
+    assert (event.kind, event.fields["file"], event.fields["used"]) == (
+        "damaged", "heldout/0002.json", "1/evolve",
+    )  # fmt: skip
     assert (found.aside / "journal.jsonl").read_text().count("\n") == 12
     assert mend(run, config) == (None, "")
 
