@@ -35,6 +35,7 @@ from rollout.scheduler import Scheduler
 from rollout.spec import EpisodeSpec
 from rollout.trajectory import Cost, Outcome, Segment, Trajectory
 from trainer.batch import TrainBatch
+from trainer.checkpoint import seal, staging, verify
 
 TOKENS = 8  # of an episode, half of them sampled
 
@@ -98,10 +99,12 @@ class TimedTrainer:
         return [{"loss": float(batch.advantage.sum())}]
 
     def save_checkpoint(self, path: Path, extra: dict[str, Any]) -> None:
-        path.mkdir(parents=True)
-        (path / "weights").write_text(self.weights)
+        beside = staging(path)
+        (beside / "weights").write_text(self.weights)
+        seal(beside, path, {}, step=extra["version"])
 
     def load_checkpoint(self, path: Path) -> None:
+        verify(path)
         self.weights = (path / "weights").read_text()
 
     def publish(self, path: Path) -> str:

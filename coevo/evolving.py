@@ -128,8 +128,7 @@ class Evolver:
         bundles = {report.candidate.bundle.id for report in result.candidates}
         bundles |= {variant.bundle.id for variant in result.state.variants}
         files = [
-            directory / "journal.jsonl",
-            directory / "verdicts.json",
+            *sorted(directory.glob("*.json*")),  # no journal where nothing was paid
             *(self.buffer.manifest(number, part) for part in parts),
             *(self.run.traces(number, part) for part in parts),
             *(self.store.path(id) for id in sorted(bundles)),

@@ -272,7 +272,7 @@ def repair(run: RunDir, config: RunConfig, say: Callable[[str], None]) -> Repair
         _move(run, path, aside)
     if cut:
         _copy(run, run.path / JOURNAL, aside)
-        _forget_rounds(run, kept)
+        _forget_rounds(run, kept, dropped)
         write_atomic(run.path / JOURNAL, b"".join(line + b"\n" for line, _ in kept))
     last = kept[-1][1].key if kept else ""
     for damage in damages:
@@ -323,7 +323,11 @@ def _fallen(
     """What is moved aside: damaged files, and those of phases that are done again."""
     listed = {run.path / name for _, entry in kept for name in _files(entry)}
     if cut or any(d.path.startswith(("rounds/", "evolution/0")) for d in damages):
-        for pattern in ("rounds/*/[!.]*", "trainer/*", "policy/*", "evolution/[0-9]*"):
+        version = _version(entry for _, entry in kept)
+        for unit in (unit for part in POLICY for unit in sorted(run.path.glob(f"{part}/*"))):
+            if not unit.name.isdigit() or int(unit.name) > version:
+                yield unit
+        for pattern in ("rounds/*/[!.]*", "evolution/[0-9]*"):
             for unit in sorted(run.path.glob(pattern)):
                 if not any(unit in path.parents for path in listed):
                     yield unit
@@ -357,9 +361,13 @@ def _copy(run: RunDir, path: Path, aside: Path) -> None:
     shutil.copyfile(path, aside / path.relative_to(run.path))
 
 
-def _forget_rounds(run: RunDir, kept: Sequence[tuple[bytes, Entry]]) -> None:
+def _forget_rounds(
+    run: RunDir, kept: Sequence[tuple[bytes, Entry]], dropped: Sequence[str]
+) -> None:
     """Take the rounds that are done again out of metrics.jsonl."""
     if (run.path / METRICS).exists():
         newest = max((_place(entry.key)[0] for _, entry in kept), default=0)
+        # A round may have been rolled out ahead of the one before it.
+        first = min([newest - 1, *(_place(key)[0] for key in dropped)])
         with MetricsLog(run.path / METRICS) as log:
-            log.truncate_after(newest - 1)
+            log.truncate_after(first - 1)

@@ -321,7 +321,7 @@ class Loop:
             ("trainer", storage.trainer_checkpoints),
             ("policy", storage.policy_weights),
         ):
-            versions = sorted(p for p in (self.run.path / part).glob("[0-9]*") if p.is_dir())
+            versions = sorted(p for p in (self.run.path / part).glob("*") if p.name.isdigit())
             for old in versions[: len(versions) - (keep or len(versions))]:
                 shutil.rmtree(old)
 

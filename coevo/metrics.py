@@ -173,8 +173,9 @@ class MetricsLog:
 
 
 def _timeless(record: RoundRecord) -> dict[str, object]:
-    """The record without what the clock decides: a round run again takes another time."""
+    """The record without what the clock decides, and what retention has deleted since."""
     data = record.to_json()
+    del data["buffer"]["bytes"]
     del data["wall"]
     del data["rollout"]["length_bias"]
     if data["train"]:

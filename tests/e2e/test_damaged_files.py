@@ -142,7 +142,6 @@ def test_runs_with_damage_of_every_kind_end_in_the_same_state(whole: Path, tmp_p
     state = final_state(whole)
     damages = {
         "newest": ["trainer/*/state/*.pt", "policy/*/model.safetensors", "heldout/*.json", "state.json"],
-        "buffer": ["rounds/*/select-*/segments.safetensors", "traces/*/incumbent.jsonl.gz"],
         "journal": ["journal.jsonl", "harness/objects/*/harness.yaml"],
     }  # fmt: skip
     for name, patterns in damages.items():

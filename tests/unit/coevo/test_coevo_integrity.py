@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from benchmarks.kill_test import timeless
+from benchmarks.round_pipelining import TimedStack, play
 from coevo import cli
 from coevo.config import ConfigError, RunConfig, load_config
 from coevo.events import events
 from coevo.integrity import Repair, check, repair, seal, write_summed
+from coevo.live import LiveTable
+from coevo.loop import Loop
 from coevo.rundir import RunDir
 from harness.atomic import write_atomic, write_json
 from harness.bundle import load
 from harness.evolve.journal import Journal
 from harness.store import Store
+from rollout.buffer import ReplayBuffer
 from trainer.checkpoint import MANIFEST, staging
 from trainer.checkpoint import seal as seal_checkpoint
 
@@ -186,3 +195,60 @@ def test_status_verify_names_what_is_damaged(
 def test_weights_are_kept_at_least_as_long_as_trainer_states() -> None:
     with pytest.raises(ConfigError, match=r"storage\.policy_weights is 2 but .* 3"):
         load_config(SMOKE, ["storage={trainer_checkpoints: 3, policy_weights: 2}"])
+
+
+KINDS = (
+    "trainer/*/weights",
+    "rounds/*/incumbent/MANIFEST.json",
+    "rounds/*/incumbent/segments.safetensors",
+    "rounds/*/incumbent/trainer_logprobs.safetensors",
+    "rounds/*/select-*/trajectories.parquet",
+    "traces/0001/incumbent.jsonl.gz",
+    "evolution/*/journal.jsonl",
+    "heldout/0001.json",
+    "journal.jsonl",
+    "state.json",
+    "harness/objects/*/harness.yaml",
+)
+
+
+@pytest.mark.parametrize("schedule", ["synchronous", "pipelined"])
+def test_a_run_with_one_bit_flipped_in_any_kind_of_file_ends_in_the_same_state(
+    tmp_path: Path, schedule: str
+) -> None:
+    config = load_config(SMOKE, [f"runs_dir={tmp_path}", "name=it", f"schedule={schedule}"])
+    play(config, TimedStack(config))
+    whole = tmp_path / "it"
+    for number, pattern in enumerate(KINDS):
+        run = RunDir(tmp_path / str(number))
+        shutil.copytree(whole, run.path)
+        file = max(run.path.glob(pattern))
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.chmod(0o644)
+        file.write_bytes(data)
+        found, _ = mend(run, config)
+        assert found is not None, pattern
+        with run, LiveTable(console=Console(file=io.StringIO()), live=False) as live:
+            asyncio.run(Loop(run, config, TimedStack(config), live).go())  # type: ignore[arg-type]
+        assert outcome(run.path) == outcome(whole), pattern
+        assert check(run, None).damages == ()
+        shutil.rmtree(run.path)
+
+
+def outcome(run: Path) -> dict[str, Any]:
+    """What the run measured and made, without times."""
+    files = [
+        *run.glob("heldout/*"), *run.glob("policy/*/*"), *run.glob("trainer/*/weights"),
+        run / "state.json",
+    ]  # fmt: skip
+    buffer = ReplayBuffer(run, 1, 1 << 62)
+    return {
+        "files": {p.relative_to(run).as_posix(): p.read_text() for p in files},
+        "metrics": timeless([json.loads(x) for x in (run / "metrics.jsonl").open()]),
+        "trajectories": [
+            [t.id for t in buffer.trajectories(r, p)]
+            for r in buffer.rounds()
+            for p in sorted(buffer.parts(r))
+        ],
+    }
