@@ -26,8 +26,10 @@ ACCEPT_CONFIG = (
 
 COMMAND_MODULES: tuple[str, ...] = (
     "coevo.buffer_cli",
+    "coevo.eval_cli",
     "coevo.evolve_cli",
     "coevo.export_cli",
+    "coevo.matrix_cli",
     "coevo.preflight_cli",
     "coevo.simulate_cli",
     "coevo.submit_cli",

@@ -140,7 +140,7 @@ def _go(runs: Sequence[tuple[RunDir, RunConfig]]) -> None:
             EXIT_BAD_INPUT,
         )
     try:
-        model = _model(runs[0][1], console)
+        model = base_model(runs[0][1], console)
         for run in run_all(runs, model, console):
             at = run
     except KeyboardInterrupt:
@@ -164,7 +164,7 @@ def _interrupted(run: RunDir, why: str, code: int) -> NoReturn:
     raise _Failed(code)
 
 
-def _model(config: RunConfig, console: Console) -> Path | None:
+def base_model(config: RunConfig, console: Console) -> Path | None:
     """M_0's directory, None for a hosted one; a small model is made first where it is not cached."""
     if config.policy.api is not None:
         return None
@@ -194,7 +194,7 @@ def _model(config: RunConfig, console: Console) -> Path | None:
 
 def _warmstart(arguments: argparse.Namespace) -> None:
     console = Console()
-    model = _model(load_config(arguments.config, arguments.overrides), console)
+    model = base_model(load_config(arguments.config, arguments.overrides), console)
     if arguments.from_run is None:
         return
     if model is None:

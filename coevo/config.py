@@ -285,7 +285,8 @@ class RunConfig(_Section):
         return ""
 
 
-PATH_KEYS = (("harness", "bundle"), ("policy", "model"), ("policy", "warmstart", "bundle"))
+PATH_KEYS = (("harness", "bundle"), ("policy", "model"), ("policy", "warmstart", "bundle"),
+             ("environment", "name"))  # fmt: skip
 """Keys whose relative paths are relative to the file that names them."""
 
 
@@ -342,14 +343,19 @@ def _compose(file: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _anchor(data: dict[str, Any], keys: Sequence[str], base: Path) -> None:
-    """A model id of a hub ("Qwen/Qwen3-0.6B") stays as it is: no such path exists."""
+    """A model id of a hub ("Qwen/Qwen3-0.6B") stays as it is: no such path exists. Of an environment
+    `python:FILE.py:FACTORY` the file is the path."""
     section: Any = data
     for key in keys[:-1]:
         section = section.get(key) if isinstance(section, dict) else None
     if isinstance(section, dict) and isinstance(section.get(keys[-1]), str):
-        candidate = base / section[keys[-1]]
+        head, path, tail = "", section[keys[-1]], ""
+        if path.startswith("python:") and path.count(":") == 2:
+            head, path, tail = path.split(":")
+        candidate = base / path
         if candidate.exists():
-            section[keys[-1]] = str(candidate.resolve())
+            found = str(candidate.resolve())
+            section[keys[-1]] = f"{head}:{found}:{tail}" if head else found
 
 
 def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:

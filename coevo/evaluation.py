@@ -81,7 +81,7 @@ class Evaluator:
             evaluation
             for evaluation in self._known.get((version, split), ())
             if evaluation.round != number
-            and _harnesses(evaluation)[: len(wanted)] == wanted
+            and evaluation.harnesses()[: len(wanted)] == wanted
             and _repeats(evaluation) == self.config.evaluation.repeats
         ]
         return max(found, key=lambda evaluation: len(evaluation.episodes), default=None)
@@ -130,7 +130,7 @@ class Evaluator:
             round=number,
             harness_id=serving.main,
             policy_version=version,
-            episodes=tuple(_record(t) for t in trajectories),
+            episodes=tuple(episode_result(t) for t in trajectories),
             variants={
                 name: ServedTasks(
                     harness_id=serving.bundle(name).id, task_ids=tuple(t.id for t in own)
@@ -141,21 +141,12 @@ class Evaluator:
         return evaluation, tokens_of(trajectories)
 
 
-def _harnesses(evaluation: Evaluation) -> tuple[str, ...]:
-    """Of each episode."""
-    served = {
-        task_id: item.harness_id
-        for item in evaluation.variants.values()
-        for task_id in item.task_ids
-    }
-    return tuple(served.get(e.task_id, evaluation.harness_id) for e in evaluation.episodes)
-
-
 def _repeats(evaluation: Evaluation) -> int:
     return len(evaluation.episodes) // len({e.task_id for e in evaluation.episodes})
 
 
-def _record(trajectory: Trajectory) -> EpisodeResult:
+def episode_result(trajectory: Trajectory) -> EpisodeResult:
+    """What an evaluation keeps of an episode."""
     return EpisodeResult(
         task_id=trajectory.task_id,
         seed=trajectory.seed,

@@ -34,3 +34,28 @@ def add_parser(commands: Any) -> None:
     )  # fmt: skip
     dataset.add_argument("--license", default="unknown", help="for the data set card")
     dataset.set_defaults(handler="coevo.export_commands:dataset")
+
+    where = "RUN, RUN@ROUND (what served at its start) or RUN@last"
+    text = "Write a run's harness: the bundle, its id in its name, and a card."
+    harness = kinds.add_parser("harness", help=text, description=text)
+    harness.add_argument("run", metavar="RUN[@ROUND]", help=where)
+    harness.add_argument(
+        "-o", "--output", type=Path, required=True, help="a new directory, or FILE.tar, FILE.tar.gz"
+    )
+    harness.set_defaults(handler="coevo.export_artifacts:harness")
+    text = "Write a run's policy as a Hugging Face model directory with a card."
+    model = kinds.add_parser("model", help=text, description=text)
+    model.add_argument("run", metavar="RUN[@ROUND]", help=where)
+    model.add_argument("-o", "--output", type=Path, required=True, help="a new directory")
+    model.set_defaults(handler="coevo.export_artifacts:model")
+    for parser in (harness, model):
+        parser.add_argument("--license", default="unknown", help="for the card")
+    text = "Write the traces of a run's episodes as JSON lines."
+    trace = kinds.add_parser("trace", help=text, description=text)
+    trace.add_argument("run", metavar="RUN[@ROUND]", help="RUN (all rounds) or RUN@ROUND")
+    trace.add_argument(
+        "-o", "--output", type=Path, required=True, help="a new file: FILE.jsonl or FILE.jsonl.gz"
+    )
+    trace.add_argument("--task", metavar="TEXT", help="only of tasks whose id holds this text")
+    trace.add_argument("--solved", choices=("yes", "no"), help="only of episodes that were, or not")
+    trace.set_defaults(handler="coevo.export_artifacts:trace")

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from coevo import events
+from coevo.base_policy import keep_base
 from coevo.config import RunConfig
 from coevo.evaluation import Evaluator
 from coevo.evidence import evidence, write_traces
@@ -63,6 +64,8 @@ class Loop:
     def __init__(self, run: RunDir, config: RunConfig, stack: Stack, live: LiveTable) -> None:
         stack.check_fits(config)
         self.run, self.config, self.stack, self.live = run, config, stack, live
+        if stack.model is not None:
+            keep_base(run, stack.base_fingerprint, stack.model)
         reads = SealedReads(run.path / "sealed_reads.jsonl")
         self.tasks = TaskSource(config.environment, config.seed, reads.add)
         self.store = Store(run.store)

@@ -21,11 +21,11 @@ class RecordError(ValueError):
     """A file of a run does not hold the record that it should."""
 
 
-class _Record(BaseModel):
+class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class _Versioned(_Record):
+class VersionedRecord(Record):
     """A record that stands alone in a file: carries the schema number under the key `schema`."""
 
     kind: ClassVar[str] = "record"
@@ -52,7 +52,7 @@ class _Versioned(_Record):
             raise RecordError(f"{where}: not a {cls.kind}: {error}") from error
 
 
-class SplitResult(_Record):
+class SplitResult(Record):
     """Successes of one split. success, lo, hi: share and 95% Wilson limits over its episodes."""
 
     n: int
@@ -69,7 +69,7 @@ class SplitResult(_Record):
         )
 
 
-class EvolveResult(_Record):
+class EvolveResult(Record):
     """Scored episodes of the round's own tasks. success and reward are means, None when n is 0."""
 
     n: int
@@ -77,7 +77,7 @@ class EvolveResult(_Record):
     reward: float | None
 
 
-class RolloutRecord(_Record):
+class RolloutRecord(Record):
     """The round's own rollout phase.
 
     outcomes: episodes by outcome class; infra_error is neither a success nor a failure.
@@ -89,7 +89,7 @@ class RolloutRecord(_Record):
     length_bias: dict[str, float] = {}
 
 
-class Tokens(_Record):
+class Tokens(Record):
     prompt: int = 0
     sampled: int = 0
 
@@ -98,7 +98,7 @@ class Tokens(_Record):
         return self.prompt + self.sampled
 
 
-class Staleness(_Record):
+class Staleness(Record):
     """histogram: age in policy versions (as text, for JSON) → trajectories that trained. dropped:
     trajectories of the window that were too old to train."""
 
@@ -107,14 +107,14 @@ class Staleness(_Record):
     dropped: int = 0
 
 
-class BufferStats(_Record):
+class BufferStats(Record):
     rounds: int = 0
     trajectories: int = 0
     segments: int = 0
     bytes: int = 0
 
 
-class PairedDraw(_Record):
+class PairedDraw(Record):
     """One paired draw of the gate: mean of candidate − incumbent over n tasks, lower bound."""
 
     mean_d: float | None
@@ -122,7 +122,7 @@ class PairedDraw(_Record):
     lo: float | None = None
 
 
-class CandidateRecord(_Record):
+class CandidateRecord(Record):
     """One candidate harness of a round and what the gate made of it."""
 
     id: str
@@ -135,7 +135,7 @@ class CandidateRecord(_Record):
     confirm: PairedDraw | None = None
 
 
-class DriftRecord(_Record):
+class DriftRecord(Record):
     """One drift test: the variant's harness against the best before it on n stable tasks. mean_d:
     of harness − best. e_worse, e_better: e-values over all draws since the best was set."""
 
@@ -149,7 +149,7 @@ class DriftRecord(_Record):
     e_better: float
 
 
-class LLMRecord(_Record):
+class LLMRecord(Record):
     """What the language models of the evolution roles took in this round. calls: tries, `failed`
     ones included. money: in the unit of the configured prices."""
 
@@ -160,7 +160,7 @@ class LLMRecord(_Record):
     money: float = 0.0
 
 
-class EvolutionRecord(_Record):
+class EvolutionRecord(Record):
     """outcome: applied, forked, rejected, rolled_back, no_op, stopped or off. variant: the one that
     was worked on. rollouts: that evolution asked for. llm: None where no role asked a model."""
 
@@ -173,7 +173,7 @@ class EvolutionRecord(_Record):
     llm: LLMRecord | None = None
 
 
-class TrainRecord(_Record):
+class TrainRecord(Record):
     """Means over the round's optimiser steps. kl_mismatch, entropy: nats; grad_norm before clip.
     mfu: share of the ranks' peak FLOP/s, None where that is not known.
 
@@ -197,7 +197,7 @@ class TrainRecord(_Record):
     mismatch_max: float | None = None
 
 
-class Wall(_Record):
+class Wall(Record):
     """Seconds a phase. Phases may overlap, so that their sum can exceed `total`."""
 
     rollout: float = 0.0
@@ -208,14 +208,14 @@ class Wall(_Record):
     total: float = 0.0
 
 
-class VariantRecord(_Record):
+class VariantRecord(Record):
     """One of several harnesses that served side by side. tasks: how many went to it."""
 
     harness_id: str
     tasks: int
 
 
-class RoundRecord(_Versioned):
+class RoundRecord(VersionedRecord):
     """One committed round: a line of metrics.jsonl."""
 
     kind: ClassVar[str] = "round record"
@@ -238,7 +238,7 @@ class RoundRecord(_Versioned):
     wall: Wall = Wall()
 
 
-class EpisodeResult(_Record):
+class EpisodeResult(Record):
     """One episode of an evaluation; `outcome` as in rollout.trajectory.OutcomeKind."""
 
     task_id: str
@@ -255,14 +255,14 @@ class EpisodeResult(_Record):
         return self.outcome in SCORED
 
 
-class ServedTasks(_Record):
+class ServedTasks(Record):
     """The tasks of an evaluation that one of several variants served."""
 
     harness_id: str
     task_ids: tuple[str, ...]
 
 
-class Evaluation(_Versioned):
+class Evaluation(VersionedRecord):
     """Every episode of one evaluation: a file heldout/0003.json. variants: by name, where more than
     one harness served; `harness_id` is then the main one's."""
 
@@ -278,8 +278,15 @@ class Evaluation(_Versioned):
         scored = [e for e in self.episodes if e.scored]
         return SplitResult.of(sum(e.success for e in scored), len(scored))
 
+    def harnesses(self) -> tuple[str, ...]:
+        """Harness id of each episode."""
+        served = {
+            task_id: item.harness_id for item in self.variants.values() for task_id in item.task_ids
+        }
+        return tuple(served.get(e.task_id, self.harness_id) for e in self.episodes)
 
-class BestOfN(_Versioned):
+
+class BestOfN(VersionedRecord):
     """Every run of the held-out tasks under one harness and policy: best_of_n.json.
 
     round: where its result stands beside other runs' last evaluation. n: runs a task. matched,
@@ -333,7 +340,7 @@ class BestOfN(_Versioned):
         )
 
 
-class Measured(_Record):
+class Measured(Record):
     """What one end of a run measured, by split."""
 
     heldout: SplitResult | None = None
@@ -341,7 +348,7 @@ class Measured(_Record):
     ood: SplitResult | None = None
 
 
-class Summary(_Versioned):
+class Summary(VersionedRecord):
     """A finished run in one file: summary.json."""
 
     kind: ClassVar[str] = "run summary"

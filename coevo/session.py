@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from ray.exceptions import RayError
 from rich.console import Console
 
 from coevo import events
+from coevo.base_policy import BasePolicyError
 from coevo.best_of_n import BestOfNRun
 from coevo.cli import EXIT_BAD_INPUT, EXIT_BUG, EXIT_STOPPED
 from coevo.config import RunConfig
@@ -34,10 +37,12 @@ from rollout.policy.base import EngineError
 from rollout.pool import RolloutError
 from trainer.errors import TrainerError
 
+T = TypeVar("T")
+
 INFRASTRUCTURE = (EngineError, RolloutError, TrainerError, EvolutionAborted, RayError,
                   RayStartError)  # fmt: skip
 BROKEN = (PublishError, ReplayError, StoreError, JournalError, MetricsError, RecordError)
-UNMET = (StackError, SandboxUnavailable, SeedModelError)
+UNMET = (StackError, SandboxUnavailable, SeedModelError, BasePolicyError)
 KNOWN = (*INFRASTRUCTURE, *BROKEN, *UNMET, StopRequested, KeyboardInterrupt, OSError,
          BaseExceptionGroup)  # fmt: skip
 STORAGE = {
@@ -87,29 +92,60 @@ def run_all(
     """Run each; yields the run that is next, then its summary is printed.
 
     Raises SessionError for every failure that is known; what else is raised is a bug."""
+    with _session(model, console) as session:
+        for run, config in runs:
+            yield run
+            with run, _attempt(run):
+                repair(run, config, console.print)
+                stack = session.stack(config)
+                summary = session.runner.run(_one(run, config, stack, console))
+            _print_end(run, summary, console)
+
+
+def run_over(
+    config: RunConfig,
+    model: Path | None,
+    console: Console,
+    work: Callable[[Stack], Coroutine[Any, Any, T]],
+) -> T:
+    """The result of `work` over engines that are started for it. Raises SessionError as `run_all`."""
+    with _session(model, console) as session:
+        return session.runner.run(work(session.stack(config)))
+
+
+@dataclass(slots=True)
+class _Session:
+    """An event loop and, from the first call of `stack` on, the machinery that it drives."""
+
+    runner: asyncio.Runner
+    model: Path | None
+    console: Console
+    started: Stack | None = None
+
+    def stack(self, config: RunConfig) -> Stack:
+        if self.started is None:
+            note = self.console.print
+            self.started = self.runner.run(Stack.start(config, self.model, lambda text: note(text)))
+            note(f"harness isolation: {self.started.level}")
+        return self.started
+
+
+@contextmanager
+def _session(model: Path | None, console: Console) -> Iterator[_Session]:
+    """Closes what was started. Raises SessionError for every failure that is known."""
     STOP.listen()
     with asyncio.Runner() as runner:
-        stack: Stack | None = None
+        session = _Session(runner, model, console)
         try:
-            for run, config in runs:
-                yield run
-                with run, _attempt(run):
-                    repair(run, config, console.print)
-                    if stack is None:
-                        stack = runner.run(
-                            Stack.start(config, model, lambda text: console.print(text))
-                        )
-                        console.print(f"harness isolation: {stack.level}")
-                    summary = runner.run(_one(run, config, stack, console))
-                _print_end(run, summary, console)
+            yield session
         except KNOWN as error:
             told = failure(error)
             if told is None:
                 raise
             raise SessionError(*told) from error
         finally:
-            if stack is not None:
-                runner.run(stack.close())
+            if session.started is not None:
+                runner.run(session.started.close())
 
 
 @contextmanager
