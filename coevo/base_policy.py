@@ -26,7 +26,7 @@ def model_fingerprint(model: Path) -> str:
 
 
 def base_file(run: Path) -> Path:
-    return run / "policy" / "base.json"
+    return run / "base_policy.json"
 
 
 def recorded_base(run: Path) -> str | None:

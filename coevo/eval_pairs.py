@@ -118,6 +118,11 @@ class RunPairs:
         if version == 0:
             return PolicyFile(0, base)
         file = self.weights(version)
+        if not file.is_file():
+            raise InputError(
+                f"the weights of policy version {version} of {self.run.path} are not there: retention "
+                "(storage.policy_weights) deletes those of older rounds; choose another round"
+            )
         marker = file.with_name(file.name + ".json")
         try:
             published = json.loads(marker.read_text())["fingerprint"]

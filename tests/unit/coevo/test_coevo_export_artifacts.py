@@ -69,9 +69,7 @@ def run(tmp_path: Path, model: Path) -> Path:
         {"schema": 1, "round": 3, "harness_id": second.id, "policy_version": 1},
     )
     publish(path, {"w": np.ones((2, 3), np.float32)})
-    write_json(
-        path / "policy" / "base.json", {"schema": 1, "fingerprint": model_fingerprint(model)}
-    )
+    write_json(path / "base_policy.json", {"schema": 1, "fingerprint": model_fingerprint(model)})
     traces = path / "traces" / "0001" / "incumbent.jsonl.gz"
     traces.parent.mkdir(parents=True)
     with gzip.open(traces, "wt") as file_:
