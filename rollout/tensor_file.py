@@ -133,15 +133,15 @@ def checksum(path: Path) -> tuple[int, int]:
     return crc, size
 
 
-def _chunks(tensors: Iterable[Sequence[np.ndarray]]) -> Iterator[list[np.ndarray]]:
+def _chunks(tensors: Iterable[Sequence[np.ndarray]]) -> Iterator[list[memoryview]]:
     """The pieces in their order, about CHUNK bytes and at most IOV_MAX of them at a time."""
-    held: list[np.ndarray] = []
+    held: list[memoryview] = []
     size = 0
     for pieces in tensors:
         for piece in pieces:
             if not piece.nbytes:
                 continue
-            held.append(piece)
+            held.append(piece.data)
             size += piece.nbytes
             if size >= CHUNK or len(held) == IOV_MAX:
                 yield held
@@ -150,7 +150,7 @@ def _chunks(tensors: Iterable[Sequence[np.ndarray]]) -> Iterator[list[np.ndarray
         yield held
 
 
-def _write(handle: int, pieces: Sequence[np.ndarray], begin: int) -> None:
+def _write(handle: int, pieces: Sequence[memoryview], begin: int) -> None:
     """Pieces as they lie in memory, at `begin` bytes into the file, and on to the disk."""
     size = sum(piece.nbytes for piece in pieces)
     done = os.pwritev(handle, pieces, begin)
