@@ -17,6 +17,7 @@ from coevo.policy_config import PolicyConfig
 from harness.component import nearest
 from harness.evolve.llm.config import LLMConfig
 from rollout.config import EnvironmentConfig, RolloutConfig
+from rollout.envs.factory import anchored
 from rollout.task import Split
 from rollout.trajectory import Role
 from trainer.config import TrainerConfig
@@ -285,8 +286,7 @@ class RunConfig(_Section):
         return ""
 
 
-PATH_KEYS = (("harness", "bundle"), ("policy", "model"), ("policy", "warmstart", "bundle"),
-             ("environment", "name"))  # fmt: skip
+PATH_KEYS = (("harness", "bundle"), ("policy", "model"), ("policy", "warmstart", "bundle"))
 """Keys whose relative paths are relative to the file that names them."""
 
 
@@ -299,6 +299,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     data = _compose(file, ())
     for override in overrides:
         _override(data, override)
+    _anchor_environment(data, Path.cwd())
     return parse_config(data, str(file))
 
 
@@ -335,6 +336,7 @@ def _compose(file: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         raise ConfigError(str(file), [f"holds {type(data).__name__}; expected keys and values"])
     for keys in PATH_KEYS:
         _anchor(data, keys, file.parent)
+    _anchor_environment(data, file.parent)
     bases = data.pop("extends", [])
     merged: dict[str, Any] = {}
     for base in [bases] if isinstance(bases, str) else bases:
@@ -343,19 +345,20 @@ def _compose(file: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _anchor(data: dict[str, Any], keys: Sequence[str], base: Path) -> None:
-    """A model id of a hub ("Qwen/Qwen3-0.6B") stays as it is: no such path exists. Of an environment
-    `python:FILE.py:FACTORY` the file is the path."""
+    """A model id of a hub ("Qwen/Qwen3-0.6B") stays as it is: no such path exists."""
     section: Any = data
     for key in keys[:-1]:
         section = section.get(key) if isinstance(section, dict) else None
     if isinstance(section, dict) and isinstance(section.get(keys[-1]), str):
-        head, path, tail = "", section[keys[-1]], ""
-        if path.startswith("python:") and path.count(":") == 2:
-            head, path, tail = path.split(":")
-        candidate = base / path
+        candidate = base / section[keys[-1]]
         if candidate.exists():
-            found = str(candidate.resolve())
-            section[keys[-1]] = f"{head}:{found}:{tail}" if head else found
+            section[keys[-1]] = str(candidate.resolve())
+
+
+def _anchor_environment(data: dict[str, Any], base: Path) -> None:
+    section = data.get("environment")
+    if isinstance(section, dict) and isinstance(section.get("name"), str):
+        section["name"] = anchored(section["name"], base)
 
 
 def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:

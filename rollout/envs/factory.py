@@ -16,6 +16,14 @@ from rollout.envs.text import EnvironmentSpecError, TextEnv, TextEnvironment, Te
 PREFIX = "python:"
 
 
+def anchored(spec: str, base: Path) -> str:
+    """`python:FILE.py:FACTORY` with the file's whole path, taken from `base`; any other spec as it is."""
+    name, sign, function = spec.removeprefix(PREFIX).rpartition(":")
+    if not spec.startswith(PREFIX) or not sign or not (base / name).is_file():
+        return spec
+    return f"{PREFIX}{(base / name).resolve()}:{function}"
+
+
 def python_env(spec: str, **options: Any) -> Environment:
     """What the factory returns: an Environment as it is, a TextEnvironment made into one.
 

@@ -152,6 +152,9 @@ def test_a_path_in_a_configuration_is_relative_to_its_file(
     )
     monkeypatch.chdir("/")
     assert load_config(tmp_path / "it.yaml").environment.name == counter
+    monkeypatch.chdir(tmp_path)
+    given = ["environment.name=python:count.py:Count"]
+    assert load_config(configs / "smoke.yaml", given).environment.name == counter
 
 
 class Bad:
