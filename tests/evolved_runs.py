@@ -6,14 +6,11 @@ import asyncio
 import gzip
 import json
 import random
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import yaml
-
-sys.path.insert(0, str(Path(__file__).parent / "unit" / "harness" / "evolve"))
 from evolve_world import H0, World, helps
 from synthetic_runs import round_record
 
