@@ -26,6 +26,7 @@ ACCEPT_CONFIG = (
 
 COMMAND_MODULES: tuple[str, ...] = (
     "coevo.buffer_cli",
+    "coevo.doctor_cli",
     "coevo.eval_cli",
     "coevo.evolve_cli",
     "coevo.export_cli",

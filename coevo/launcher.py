@@ -7,6 +7,7 @@ file of the attempt's log directory; workers and driver wait for that file.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import socket
 import struct
@@ -14,6 +15,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from harness.atomic import write_atomic
@@ -49,7 +51,7 @@ def free_ports(ip: str, job: int) -> dict[str, int]:
     """
     for attempt in range(TRIES):
         first = first_port(job + attempt * 97)
-        if all(_free(ip, first + i) for i in range(len(PORTS))):
+        if all(is_free(ip, first + i) for i in range(len(PORTS))):
             return {name: first + i for i, name in enumerate(PORTS)}
     raise LaunchError(
         f"ports {first_port(job)} and {TRIES - 1} other blocks are taken on {ip}; another job or "
@@ -57,7 +59,8 @@ def free_ports(ip: str, job: int) -> dict[str, int]:
     )
 
 
-def _free(ip: str, port: int) -> bool:
+def is_free(ip: str, port: int) -> bool:
+    """Whether a server may listen on the TCP port `port` of `ip` now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -172,6 +175,8 @@ def drive(options: argparse.Namespace) -> int:
 
     STOP.listen()  # a signal while Python starts up must not end the process by default
     _environment(address_of(options.interface), options.interface)
+    with suppress(ImportError):  # told by the run itself
+        importlib.import_module("coevo.session")  # takes seconds: meanwhile Ray starts
     os.environ["RAY_ADDRESS"] = wait_for_head(options.address_file, options.timeout)
     return cli.main(["run", str(options.config)])
 

@@ -12,6 +12,7 @@ from coevo.cluster import ClusterConfig
 from coevo.errors import InputError
 from harness.component import nearest
 
+TOOLS = ("sinfo", "sbatch", "squeue", "scontrol", "srun")
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)")
 
 

@@ -41,7 +41,7 @@ class Machine:
 
 def this_machine(runs_dir: Path) -> Machine:
     """What nvidia-smi and the operating system say; limits of a container or job count."""
-    return Machine(len(os.sched_getaffinity(0)), nvidia_gpus(), host_memory(), _free(runs_dir))
+    return Machine(len(os.sched_getaffinity(0)), nvidia_gpus(), host_memory(), free_bytes(runs_dir))
 
 
 def machine_of(config: RunConfig) -> Machine:
@@ -244,7 +244,8 @@ def host_memory() -> int:
     return min(total, int(text)) if text.isdigit() else total
 
 
-def _free(directory: Path) -> int:
+def free_bytes(directory: Path) -> int:
+    """On the file system where `directory` is, or would be made."""
     there = directory.resolve()
     while not there.exists():
         there = there.parent
