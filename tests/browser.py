@@ -43,7 +43,7 @@ class Page:
                 "Runtime.exceptionThrown",
                 "Log.entryAdded",
             ):
-                self.console.append(json.dumps(message["params"]))
+                self.console.append(_line(message["params"]))
 
     def open(self, url: str, width: int, height: int = 900, dark: bool = False) -> None:
         """Load a page, as on a screen of this size in CSS pixels."""
@@ -51,6 +51,7 @@ class Page:
                   deviceScaleFactor=1, mobile=width < 600)  # fmt: skip
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.console.clear()
         self.call("Page.navigate", url=url)
         self.until("document.readyState === 'complete'")
         self.until("!!document.querySelector('main section .chart svg')")
@@ -66,6 +67,7 @@ class Page:
         """Wait for the expression to be true."""
         deadline = time.monotonic() + seconds
         while not self.js(expression):
+            assert not any("Error" in line for line in self.console), self.console
             assert time.monotonic() < deadline, f"never true: {expression}\n{self.console}"
             time.sleep(0.05)
 
@@ -96,6 +98,15 @@ class Page:
         more = {"clip": clip, "captureBeyondViewport": True} if whole else {}
         answer = self.call("Page.captureScreenshot", format="png", **more)
         out.write_bytes(base64.b64decode(answer["data"]))
+
+
+def _line(event: dict[str, Any]) -> str:
+    """What a console event says."""
+    if "exceptionDetails" in event:
+        return str(event["exceptionDetails"].get("exception", {}).get("description", event))
+    if "entry" in event:
+        return str(event["entry"]["text"])
+    return " ".join(str(item.get("value", item.get("description"))) for item in event["args"])
 
 
 @contextmanager

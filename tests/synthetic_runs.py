@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
+from coevo.matrix import Matrix, MatrixCell, MatrixHarness, MatrixPolicy, decompose
 from coevo.metrics import MetricsLog
 from coevo.records import (
     BufferStats,
@@ -21,6 +23,7 @@ from coevo.records import (
     Measured,
     PairedDraw,
     RoundRecord,
+    SplitResult,
     Staleness,
     Summary,
     Tokens,
@@ -207,4 +210,59 @@ def make_run(
             tokens=total,
         )
         (path / "summary.json").write_text(json.dumps(summary.to_json()))
+    return path
+
+
+def add_matrix(path: Path, rounds: tuple[int, ...] = (0, 2, 5), tasks: int = 60) -> Path:
+    """Give a run the matrix.json that `coevo matrix` would: success rises along both axes."""
+    rng = np.random.default_rng(5)
+    luck = rng.random(tasks)
+    episodes: dict[tuple[int, int], list[EpisodeResult]] = {}
+    cells = []
+    for row in range(len(rounds)):
+        for column in range(len(rounds)):
+            rate = 0.3 + 0.12 * row + 0.06 * column + 0.02 * row * column
+            own = [
+                EpisodeResult(task_id=f"t{i:03}", seed=1, success=bool(luck[i] + rng.normal(0, 0.1) < rate),
+                              reward=0.0, steps=3, outcome="completed")
+                for i in range(tasks)
+            ]  # fmt: skip
+            episodes[row, column] = own
+            result = SplitResult.of(sum(e.success for e in own), tasks)
+            cells.append(MatrixCell(harness=row, policy=column, result=result,
+                                    source="run" if row == column else "matrix", file="matrix/x.json"))  # fmt: skip
+    last = len(rounds) - 1
+    corners = {(r, c): episodes[r, c] for r in (0, last) for c in (0, last)}
+    matrix = Matrix(
+        run=path.name, split="heldout", n=tasks, seed=0,
+        harnesses=tuple(MatrixHarness(id=harness_hash(f"M{r}"), rounds=(r,)) for r in rounds),
+        policies=tuple(MatrixPolicy(version=r, fingerprint="", rounds=(r, r + 1)) for r in rounds),
+        cells=tuple(cells), decomposition=decompose(corners, (0, last), (0, last)),
+        notes=("The run is not finished: its last round here is 5.",),
+    )  # fmt: skip
+    (path / "matrix.json").write_text(json.dumps(matrix.to_json()))
+    return path
+
+
+def add_events(path: Path) -> Path:
+    """Give a run the events of three attempts: killed with 12.5 s of work lost, requeued, done."""
+    lines: list[dict[str, Any]] = [
+        {"at": 0, "kind": "attempt_started", "attempt": 1, "process": 11, "host": "node-1", "job": "7"},
+        {"at": 30, "kind": "phase", "attempt": 1, "key": "0/measure", "wall_s": 30.0},
+        {"at": 40, "kind": "worker_replaced", "attempt": 1, "worker": 1, "episodes": 3, "reason": "<i>killed</i>"},
+        {"at": 62, "kind": "attempt_started", "attempt": 2, "process": 12, "host": "node-1", "job": "7"},
+        {"at": 63, "kind": "resumed", "attempt": 2, "key": "0/measure", "phases": 1, "killed": True,
+         "lost_s": 12.5, "down_s": 20.5},
+        {"at": 90, "kind": "phase", "attempt": 2, "key": "0/rollout", "wall_s": 27.0},
+        {"at": 95, "kind": "attempt_ended", "attempt": 2, "code": 75, "reason": "stopped", "lost_s": 5.0},
+        {"at": 120, "kind": "attempt_started", "attempt": 3, "process": 13, "host": "node-2", "job": "7"},
+        {"at": 121, "kind": "resumed", "attempt": 3, "key": "0/rollout", "phases": 2, "killed": False,
+         "lost_s": 5.0, "down_s": 26.0},
+        {"at": 180, "kind": "attempt_ended", "attempt": 3, "code": 0, "reason": "done", "lost_s": 0.0},
+    ]  # fmt: skip
+    start = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    for line in lines:
+        line["time"] = (start + timedelta(seconds=line.pop("at"))).isoformat()
+    text = "".join(json.dumps({"schema": 1, **line}) + "\n" for line in lines)
+    (path / "events.jsonl").write_text(text)
     return path

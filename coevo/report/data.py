@@ -11,8 +11,11 @@ import yaml
 
 from coevo.compare import ARM_NAMES, Arm, Comparison, PairedDifference, by_round, flatten
 from coevo.evolution_read import read_evolution
-from coevo.records import SplitResult
+from coevo.matrix import FILE as MATRIX_FILE
+from coevo.matrix import Matrix
+from coevo.records import RecordError, SplitResult
 from coevo.report.grid import Grid, evolve_grid, heldout_grid, read_journal, task_table
+from coevo.report.happened import happened
 from coevo.report.lineage import lineage
 from coevo.report.traces import Wanted, pack, wanted
 from coevo.report.verdict import verdict
@@ -56,6 +59,8 @@ class RunData:
     lineage: Mapping[str, Any]
     episodes: Mapping[int, Sequence[Episode]]
     grids: tuple[Grid, ...]
+    matrix: Matrix | None
+    happened: Mapping[str, Any] | None
     going: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
@@ -65,15 +70,31 @@ def read_run_data(run: Run) -> RunData:
     view = read_evolution(run.path)
     journal = read_journal(run)
     found = (heldout_grid(run), evolve_grid(journal.episodes))
-    problems = dict.fromkeys((*run.problems, *view.problems, *journal.problems))
+    matrix, bad = _matrix(run)
+    problems = dict.fromkeys((*run.problems, *view.problems, *journal.problems, *bad))
     return RunData(
         run,
         lineage(view),
         journal.episodes,
         tuple(grid for grid in found if grid is not None),
+        matrix,
+        happened(run),
         () if run.finished else journal.going,
         tuple(problems),
     )
+
+
+def _matrix(run: Run) -> tuple[Matrix | None, list[str]]:
+    """What `coevo matrix` left in the run, and what is wrong with it."""
+    file = run.path / MATRIX_FILE
+    try:
+        return Matrix.from_json(json.loads(file.read_text()), str(file)), []
+    except FileNotFoundError:
+        return None, []
+    except RecordError as error:
+        return None, [str(error)]
+    except (OSError, ValueError) as error:
+        return None, [f"{file}: {error}"]
 
 
 def _run(found: RunData, index: Mapping[str, int]) -> dict[str, Any]:
@@ -83,6 +104,8 @@ def _run(found: RunData, index: Mapping[str, int]) -> dict[str, Any]:
         "seed": run.seed,
         "finished": run.finished,
         "rounds": [_brief(record.to_json()) for record in run.rounds],
+        "matrix": None if found.matrix is None else found.matrix.to_json(),
+        "events": found.happened,
         "going": list(found.going),
         "asked_rounds": run.config.get("rounds"),
         "heldout": {r: _split(e.result) for r, e in sorted(run.evaluations.items())},

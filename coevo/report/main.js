@@ -12,7 +12,7 @@ function drawPage() {
   for (const id of ["cards", "nav", "main"]) document.getElementById(id).replaceChildren();
   document.getElementById("headline").textContent = data.headline;
   document.getElementById("verdict").textContent = data.paragraph;
-  for (const part of [problems, cards, curves, comparison, grid, lineage, buffer, training, cost, configuration]) part();
+  for (const part of [problems, cards, curves, comparison, matrix, grid, lineage, buffer, training, cost, events, configuration]) part();
 }
 
 take(JSON.parse(document.getElementById("data").textContent));

@@ -22,6 +22,8 @@ _SCRIPTS = (
     "lineage.js",
     "grid.js",
     "trace.js",
+    "matrix.js",
+    "events.js",
     "live.js",
     "main.js",
 )

@@ -23,6 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from coevo.comparable import NotComparableError
 from coevo.compare import compare
+from coevo.events import FILE as EVENTS_FILE
 from coevo.report.data import RunData, payload, read_run_data
 from coevo.report.page import encode_data, page
 from coevo.report.traces import of_cell
@@ -30,7 +31,7 @@ from coevo.runs import RunError, load_run
 
 HOST = "127.0.0.1"
 LOCAL = frozenset({"localhost", "127.0.0.1"})
-UNREAD = frozenset({"objects", "policy", "rounds", "tensorboard", "tmp", "trainer"})
+UNREAD = frozenset({"matrix", "objects", "policy", "rounds", "tensorboard", "tmp", "trainer"})
 """Directories of a run that the page reads nothing from that changes."""
 
 
@@ -105,7 +106,9 @@ def _signature(path: Path) -> int:
                 stat = os.stat(os.path.join(directory, name))
             except FileNotFoundError:  # replaced meanwhile; the next question sees the new one
                 continue
-            seen.append((directory, name, stat.st_mtime_ns, stat.st_size))
+            # A run that goes on touches its events all the time, as a sign of life.
+            changed = 0 if name == EVENTS_FILE else stat.st_mtime_ns
+            seen.append((directory, name, changed, stat.st_size))
     return hash(tuple(sorted(seen)))
 
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 from browser import BROWSER, browser
 from evolved_runs import evolve_run
-from synthetic_runs import make_run
+from synthetic_runs import add_events, add_matrix, make_run
 
 from coevo.report import write_report
 from coevo.report.serve import HOST, PageServer, Source
@@ -37,7 +37,7 @@ def four(tmp_path_factory):
     """A report on four arms, the last with real evolution and traces."""
     root = tmp_path_factory.mktemp("four")
     runs = [make_run(root / "runs", arm) for arm in ("frozen", "harness", "model", "coevolve")]
-    evolve_run(runs[-1])
+    add_events(add_matrix(evolve_run(runs[-1])))
     return write_report(runs, root / "report.html", title="demo")
 
 
@@ -58,8 +58,9 @@ def check_whole(page):
 def test_four_arms_draw_every_section_without_a_console_line(page, four, width, dark):
     assert four.stat().st_size < 3_000_000
     page.open(four.as_uri(), width, dark=dark)
-    for section in ("heldout", "arms", "tasks", "lineage", "buffer", "training", "cost", "config"):
-        assert page.js(f"!!document.querySelector('main > section#{section} h2')"), section
+    sections = page.js("[...document.querySelectorAll('main > section')].map((one) => one.id)")
+    assert sections == ["heldout", "arms", "matrix", "tasks", "lineage", "buffer", "training", "cost",
+                        "events", "config"]  # fmt: skip
     assert page.js("document.querySelectorAll('.card').length") == 4
     main = page.text("main")
     assert "✓ applied" in main
@@ -114,6 +115,28 @@ def test_a_click_on_a_cell_shows_both_traces_of_a_run_that_failed_and_one_that_p
     page.key("Escape")
     page.click("#trace .close")
     assert page.console == []
+
+
+def test_the_matrix_tells_a_cell_and_the_parts_of_the_gain(page, four):
+    page.open(four.as_uri(), 390)
+    assert page.js("document.querySelectorAll('#matrix .heat').length") == 9
+    page.js("document.querySelectorAll('#matrix .heat')[5].focus()")
+    assert re.search(
+        r"^H1 · M5success\d+.*95%, Wilson.*measured bycoevo matrix$", page.text("#tip")
+    )
+    labels = page.js("""[...document.querySelectorAll("#matrix .forest .chart")]
+        .map((one) => one.getAttribute("aria-label"))""")
+    assert [label.partition(":")[0] for label in labels] == [
+        "Total", "Harness", "Model", "Interaction", "Harness alone", "Model alone",
+    ]  # fmt: skip
+
+
+def test_attempts_and_faults_are_told_with_the_work_that_was_lost(page, four):
+    page.open(four.as_uri(), 1280)
+    events = page.text("#events")
+    assert "3 attempts, 1 killed, 18 s of work lost, 1 worker replaced" in events
+    assert "<i>killed</i>" in events
+    page.until("document.querySelectorAll('#events .chart rect').length === 5")
 
 
 def test_a_candidate_opens_on_its_diff_prediction_and_numbers(page, four):

@@ -11,7 +11,7 @@ import pytest
 from evolved_runs import evolve_run
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic_runs import make_run
+from synthetic_runs import add_events, add_matrix, make_run
 
 from coevo.compare import compare
 from coevo.report.data import payload, read_run_data
@@ -171,3 +171,39 @@ def test_each_candidate_comes_with_diff_prediction_verdict_and_numbers(path):
     assert shipped["confirm"]["candidate"] > shipped["confirm"]["incumbent"]
     assert 0 < shipped["gate"]["hits"] <= shipped["gate"]["predicted"]
     assert {row["kind"] for row in lineage["kinds"]} >= {"control_flow"}
+
+
+def test_the_matrix_of_a_run_and_its_decomposition_are_in_the_page(path):
+    add_matrix(path)
+    matrix = payload(compare([load_run(path)]), "t")["arms"][0]["runs"][0]["matrix"]
+    assert len(matrix["cells"]) == 9
+    parts = matrix["decomposition"]
+    assert parts["total"]["mean"] == pytest.approx(
+        parts["harness"]["mean"] + parts["model"]["mean"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("{", "matrix.json: "), ('{"schema": 9}', "matrix has schema 9")]
+)
+def test_a_matrix_that_cannot_be_read_is_a_problem(path, text, said):
+    (path / "matrix.json").write_text(text)
+    data = payload(compare([load_run(path)]), "t")
+    assert data["arms"][0]["runs"][0]["matrix"] is None
+    assert any(said in problem for problem in data["problems"])
+
+
+def test_attempts_tell_how_long_they_lasted_and_what_was_lost(path):
+    add_events(path)
+    found = payload(compare([load_run(path)]), "t")["arms"][0]["runs"][0]["events"]
+    assert [(a["number"], round(a["until"] - a["started"], 1), a["lost_s"], a["down_s"]) for a in found["attempts"]] == [
+        (1, 42.5, 12.5, 20.5), (2, 33.0, 5.0, 26.0), (3, 60.0, 0.0, None),
+    ]  # fmt: skip
+    assert [a["reason"] for a in found["attempts"]] == ["killed", "stopped", "done"]
+    assert [a["phases"] for a in found["attempts"]] == [1, 1, 0]
+    assert [e["kind"] for e in found["events"] if e["fault"]] == ["worker_replaced"]
+    assert "phase" not in {e["kind"] for e in found["events"]}
+
+
+def test_a_run_without_events_has_no_attempts_to_show(path):
+    assert payload(compare([load_run(path)]), "t")["arms"][0]["runs"][0]["events"] is None
