@@ -274,6 +274,11 @@ def repair(run: RunDir, config: RunConfig, say: Callable[[str], None]) -> Repair
         _copy(run, run.path / JOURNAL, aside)
         _forget_rounds(run, kept, dropped)
         write_atomic(run.path / JOURNAL, b"".join(line + b"\n" for line, _ in kept))
+    if any(d.path == LLM for d in damages):
+        # Each of its lines stands for itself: those that are whole stay paid.
+        sound = [line for line, e in read_lines(run.path / LLM)[0] if isinstance(e, Entry)]
+        _copy(run, run.path / LLM, aside)
+        write_atomic(run.path / LLM, b"".join(line + b"\n" for line in sound))
     last = kept[-1][1].key if kept else ""
     for damage in damages:
         events.add(
@@ -322,7 +327,8 @@ def _fallen(
 ) -> Iterator[Path]:
     """What is moved aside: damaged files, and those of phases that are done again."""
     listed = {run.path / name for _, entry in kept for name in _files(entry)}
-    if cut or any(d.path.startswith(("rounds/", "evolution/0")) for d in damages):
+    under_way = ("rounds/", "evolution/")
+    if cut or any(d.path.startswith(under_way) and d.path != LLM for d in damages):
         version = _version(entry for _, entry in kept)
         for unit in (unit for part in POLICY for unit in sorted(run.path.glob(f"{part}/*"))):
             if not unit.name.isdigit() or int(unit.name) > version:
@@ -338,11 +344,6 @@ def _fallen(
     if cut:
         yield from (run.path / "summary.json", run.path / STATE)
     yield from (run.path / d.path for d in damages if d.path not in (JOURNAL, LLM))
-    if any(d.path == LLM for d in damages):
-        # Each of its lines stands for itself: those that are whole stay paid.
-        sound = [line for line, e in read_lines(run.path / LLM)[0] if isinstance(e, Entry)]
-        yield run.path / LLM
-        write_atomic(run.path / LLM, b"".join(line + b"\n" for line in sound))
 
 
 def _move(run: RunDir, path: Path, aside: Path) -> None:
@@ -357,8 +358,9 @@ def _move(run: RunDir, path: Path, aside: Path) -> None:
 
 
 def _copy(run: RunDir, path: Path, aside: Path) -> None:
-    aside.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(path, aside / path.relative_to(run.path))
+    target = aside / path.relative_to(run.path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, target)
 
 
 def _forget_rounds(

@@ -180,6 +180,23 @@ def test_a_damaged_state_file_or_harness_alone_undoes_no_phase(
     assert Store(run.store).add(load(config.harness.bundle)) == object.name
 
 
+def test_paid_answers_of_language_models_stay_but_for_the_damaged_ones(
+    run: RunDir, config: RunConfig
+) -> None:
+    file = run.path / "evolution" / "llm.jsonl"
+    journal = Journal(file)
+    for n in range(3):
+        asyncio.run(journal.once(f"call {n}", None, lambda: asyncio.sleep(0, "answer")))
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join((lines[0], lines[1].replace(b"answer", b"ANSWER"), lines[2])))
+    found, said = mend(run, config)
+    assert "llm.jsonl line 2" in said
+    assert found is not None
+    assert found.dropped == ()
+    assert file.read_bytes() == lines[0] + lines[2]
+    assert (run.evolution(2) / "verdicts.json").exists()
+
+
 def test_status_verify_names_what_is_damaged(
     run: RunDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
