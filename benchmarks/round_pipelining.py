@@ -49,6 +49,7 @@ class TimedStack:
     episode_s: float = 0.0
     train_s: float = 0.0
     level: str = "none"
+    model: Path | None = None
     base_fingerprint: str = "base"
     measured: dict[Any, Any] = field(default_factory=dict)
     version: int = -1
