@@ -78,6 +78,12 @@ function ticks(lo, hi, about) {
   return found;
 }
 
+// Ticks of a time axis from 0, in one unit for all: [value in seconds, text].
+function timeTicks(hi, about) {
+  const [unit, name] = hi >= 5400 ? [3600, "h"] : hi >= 90 ? [60, "min"] : [1, "s"];
+  return ticks(0, hi / unit, about).map((t) => [t * unit, `${t} ${name}`]);
+}
+
 // Calls draw(width) now and whenever the box gets another width, after layout has settled.
 function onWidth(box, draw) {
   let drawn = 0;
@@ -133,18 +139,19 @@ function chart(label, xs, height, draw, tooltip) {
 }
 
 function axes(svg, width, height, xs, domain, format, xLabel, options = {}) {
-  const steps = ticks(domain[0], domain[1], height < 200 ? 3 : 5);
-  const left = 14 + 7 * Math.max(...steps.map((t) => format(t).length));
+  const about = height < 200 ? 3 : 5;
+  const steps = format === seconds ? timeTicks(domain[1], about) : ticks(domain[0], domain[1], about).map((t) => [t, format(t)]);
+  const left = 14 + 7 * Math.max(...steps.map(([, text]) => text.length));
   const right = width - (options.right || 14);
   const [top, bottom] = [10, height - 36];
   const pad = options.band ? (right - left) / xs.length / 2 : Math.min(14, (right - left) / 20);
   const x = (v) => xs.length < 2 ? (left + right) / 2
     : left + pad + ((v - xs[0]) / (xs[xs.length - 1] - xs[0])) * (right - left - 2 * pad);
   const y = (v) => bottom - ((v - domain[0]) / (domain[1] - domain[0] || 1)) * (bottom - top);
-  for (const t of steps) {
+  for (const [t, text] of steps) {
     svg.append(
       s("line", { class: "grid", x1: left, x2: right, y1: y(t), y2: y(t) }),
-      s("text", { x: left - 8, y: y(t) + 4, "text-anchor": "end" }, format(t)));
+      s("text", { x: left - 8, y: y(t) + 4, "text-anchor": "end" }, text));
   }
   svg.append(s("line", { class: "axis", x1: left, x2: right, y1: bottom, y2: bottom }));
   const every = Math.ceil(xs.length / Math.max(2, (right - left) / 34));

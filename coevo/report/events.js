@@ -15,9 +15,9 @@ function timeline(found) {
     const [left, right] = [26, width - 12];
     const x = (time) => left + ((time - lo) / (hi - lo)) * (right - left);
     const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, height, "aria-hidden": "true" });
-    for (const t of ticks(0, hi - lo, width < 500 ? 3 : 6)) {
+    for (const [t, text] of timeTicks(hi - lo, width < 500 ? 3 : 6)) {
       svg.append(s("line", { class: "grid", x1: x(lo + t), x2: x(lo + t), y1: 4, y2: height - 24 }),
-        s("text", { x: x(lo + t), y: height - 8, "text-anchor": "middle" }, seconds(t)));
+        s("text", { x: x(lo + t), y: height - 8, "text-anchor": "middle" }, text));
     }
     found.attempts.forEach((one, i) => {
       const y = i * row + 6;
@@ -28,7 +28,7 @@ function timeline(found) {
     });
     for (const one of found.events.filter((event) => event.fault)) {
       const i = Math.max(0, found.attempts.findIndex((attempt) => attempt.number === one.attempt));
-      svg.append(s("path", { d: `M${x(Math.min(Math.max(one.time, lo), hi))} ${i * row + 3}l5 9h-10z`, fill: "var(--t-f)", stroke: "var(--panel)" }));
+      svg.append(s("path", { d: `M${x(Math.min(Math.max(one.time, lo), hi))} ${i * row + 1}l6 11h-12z`, fill: "var(--ink)", stroke: "var(--panel)", "stroke-width": 1.5 }));
     }
     box.replaceChildren(svg);
   });

@@ -11,8 +11,8 @@ function heatMap(found) {
   const at = (row, column) => {
     const cell = cellOf(row, column);
     if (!cell || !known(cell.result.success)) return h("td", {}, "–");
-    const part = shade(cell.result.success);
-    return h("td", { class: `heat${part > 0.5 ? " strong" : ""}`, style: `--part:${(8 + 84 * part).toFixed(0)}%`, tabindex: 0,
+    const part = 8 + 87 * shade(cell.result.success);
+    return h("td", { class: `heat${part > 72 ? " strong" : ""}`, style: `--part:${part.toFixed(0)}%`, tabindex: 0,
       "aria-label": `harness of ${roundsOf(found.harnesses[row].rounds)} with policy ${found.policies[column].version}: ${interval(cell.result)}, ${cell.result.n} episodes` },
     h("b", {}, pct(cell.result.success)), h("span", {}, `n=${cell.result.n}`));
   };
