@@ -25,7 +25,7 @@ from harness.evolve.llm.errors import LLMSetupError
 from rollout.policy.api import APIEngine
 from rollout.policy.replicas import ReplicaSet, start_replicas
 from rollout.policy.vllm import VLLMEngine
-from rollout.policy.weights import fingerprint_file
+from rollout.policy.weights import checkpoint_files, fingerprint_files
 from rollout.pool import RolloutPool
 from trainer.group import TrainerGroup
 
@@ -78,7 +78,7 @@ class Stack:
         except BaseException:
             await engine.shutdown()
             raise
-        base = fingerprint_file(_weights(model)) if model else ""
+        base = fingerprint_files(checkpoint_files(model)) if model else ""
         return cls(config, model, engine, pool, level, base)
 
     @property
@@ -100,7 +100,7 @@ class Stack:
     async def serve_base(self) -> None:
         """Put M_0 back into the engine, as version 0; a hosted model has no other."""
         if self.model is not None:
-            await self.policy.update(str(_weights(self.model)), 0, self.base_fingerprint)
+            await self.policy.update(str(self.model), 0, self.base_fingerprint)
 
     def trainer(self) -> TrainerGroup:
         """A fresh trainer on M_0. Raises StackError where Ray would wait for ever to place it."""
@@ -145,16 +145,6 @@ async def _engine(config: RunConfig, model: Path | None) -> VLLMEngine | Replica
     if policy.engine.replicas == 1:
         return await VLLMEngine.start(settings, num_cpus=ENGINE_CPUS)
     return await start_replicas(settings, policy.engine.replicas, num_cpus=ENGINE_CPUS)
-
-
-def _weights(model: Path) -> Path:
-    file = model / "model.safetensors"
-    if not file.is_file():
-        raise StackError(
-            f"policy model {model}: there is no model.safetensors; sharded checkpoints must be "
-            "saved as one file to be published to the engine"
-        )
-    return file
 
 
 def init_ray(config: RunConfig) -> None:

@@ -40,11 +40,13 @@ class TrainerGroup:
         model_path: str | Path,
         *,
         placement_group: Any = None,
+        gpus_per_rank: float = 1.0,
         env: dict[str, str] | None = None,
     ) -> None:
         """Start `config.world_size` actors and load `model_path` (a local model directory).
 
-        placement_group: a Ray placement group with a bundle a rank. env: further environment
+        placement_group: a Ray placement group with a bundle a rank. gpus_per_rank: what a rank books
+        of a GPU, less than 1 where it shares it with an engine. env: further environment
         variables of the ranks. Ray must be initialised.
         """
         path = Path(model_path)
@@ -66,7 +68,7 @@ class TrainerGroup:
         for rank in range(config.world_size):
             options: dict[str, Any] = {
                 "num_cpus": config.threads_per_rank,
-                "num_gpus": 1 if config.device == "cuda" else 0,
+                "num_gpus": gpus_per_rank if config.device == "cuda" else 0,
                 "max_restarts": 0,
                 "runtime_env": {"env_vars": variables},
             }

@@ -69,6 +69,10 @@ class PolicyEngine(Protocol):
         Raises EngineError when the loaded weights' fingerprint differs."""
         ...
 
+    async def sleep(self) -> None:
+        """Give the GPU's memory away; requests are refused until the next `update`."""
+        ...
+
     async def fingerprint(self) -> str: ...
 
     async def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:

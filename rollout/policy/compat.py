@@ -29,10 +29,11 @@ from rollout.policy.weights import (
     WeightsError,
     adapter_rank,
     check_names,
-    checkpoint_files,
     fingerprint_file,
     fingerprint_files,
-    read_index,
+    is_adapter,
+    read_indices,
+    weight_files,
 )
 
 VERSION = "0.32"
@@ -44,6 +45,10 @@ def engine_args(config: VLLMEngineConfig) -> EngineArgs:
         extra["block_size"] = config.block
     if config.lora is not None:
         extra |= {"enable_lora": True, "max_lora_rank": config.lora.rank, "max_loras": 1}
+    if config.sleeps and config.device == "cuda":
+        extra["enable_sleep_mode"] = True
+    if config.bundles:
+        extra["distributed_executor_backend"] = "ray"
     return EngineArgs(
         model=config.model,
         dtype=config.dtype,
@@ -126,14 +131,37 @@ class VLLMCore:
         self._adapters = 0
         self._fingerprint = ""
         if Path(config.model).is_dir():
-            files = checkpoint_files(config.model)
-            self._fingerprint = fingerprint_files(files)
-            for file in files:
-                self._expected |= read_index(file)
+            self._fingerprint = fingerprint_files(weight_files(config.model))
+            # Tables that old checkpoints hold and models compute.
+            self._expected = {
+                name: entry
+                for name, entry in read_indices(config.model).items()
+                if not name.endswith("rotary_emb.inv_freq")
+            }
             if self._engine.model_config.hf_config.tie_word_embeddings:
                 self._expected.pop("lm_head.weight", None)
         self._base = self._fingerprint
         self._broken = ""
+        self._asleep = False
+
+    def sleep(self) -> None:
+        """Free the GPU's memory for another process until the next `update`, which wakes the engine.
+
+        Level 2 drops weights and cache, because the update brings other weights; an adapter's base is
+        kept in the host's memory (level 1). vLLM on CPU has no sleep: there nothing is freed, and the
+        engine is as unavailable.
+        """
+        self._engine.reset_prefix_cache()
+        self._engine.sleep(level=1 if self._served_rank else 2)
+        self._asleep = True
+        self._broken = "the engine sleeps while the trainer has its GPUs; publish weights to wake it"
+
+    def _wake(self, *tags: str) -> None:
+        """Of a sleeping engine, "weights" before they are replaced, then "kv_cache": the new weights
+        are in place before the cache takes memory."""
+        if self._asleep:
+            self._engine.wake_up(tags=list(tags))
+            self._asleep = "kv_cache" not in tags
 
     def add(self, request_id: str, item: Request | ScoreRequest) -> None:
         if self._broken:
@@ -178,7 +206,7 @@ class VLLMCore:
         return [scores[f"alone-{index}"] for index in range(len(sequences))]
 
     def update(self, path: str | Broadcast, version: int, fingerprint: str) -> None:
-        """Replace the weights, or the adapter where `path` is an adapter directory.
+        """Replace the weights (a file or a model directory), or the adapter where `path` is one.
 
         A refused file leaves the old ones; a failed load breaks the engine. Raises EngineError: the
         fingerprint differs, tensors are missing, the file is unreadable, an adapter does not fit.
@@ -186,14 +214,14 @@ class VLLMCore:
         if isinstance(path, Broadcast):
             self._receive(path, version, fingerprint)
             return
-        if Path(path).is_dir():
+        if is_adapter(path):
             self._update_adapter(Path(path), version, fingerprint)
             return
         if self._served_rank:
             self._drop_adapter(version, fingerprint)
             return
         try:
-            check_names(self._expected, read_index(path))
+            check_names(self._expected, read_indices(path))
         except WeightsError as error:
             raise EngineError(f"{error}; version {version} was not loaded") from error
         for rank, found in enumerate(
@@ -230,9 +258,11 @@ class VLLMCore:
 
     def _load(self, update: dict[str, Any], version: int) -> None:
         self._broken = f"the load of weights version {version} did not finish; start a new engine"
+        self._wake("weights")
         self._engine.collective_rpc("start_weight_update")
         self._engine.collective_rpc("update_weights", kwargs={"update_info": update})
         self._engine.collective_rpc("finish_weight_update")
+        self._wake("kv_cache")
 
     def _update_adapter(self, directory: Path, version: int, fingerprint: str) -> None:
         if not self._served_rank:
@@ -256,6 +286,7 @@ class VLLMCore:
                 f"{fingerprint}; version {version} was not loaded"
             )
         # A new id each time: vLLM goes on serving the old files of an id that it knows.
+        self._wake("weights", "kv_cache")
         self._adapters += 1
         request = LoRARequest(f"version-{version}", self._adapters, str(directory))
         try:
@@ -277,6 +308,7 @@ class VLLMCore:
                 f"({self._base}); whole weights {fingerprint} as version {version} were not loaded: "
                 "publish an adapter, or unset engine.lora"
             )
+        self._wake("weights", "kv_cache")
         self._adapter = None
         self._stamp(version, fingerprint)
 

@@ -13,6 +13,10 @@ from harness.evolve.llm.config import BudgetConfig, EndpointConfig
 from harness.evolve.llm.errors import LLMSetupError
 
 
+SHARED_GPU = 0.4
+"""Share of a GPU that a colocated engine books of Ray: what decides is that less than one is left."""
+
+
 class APIConfig(EndpointConfig):
     """A hosted model as the task model, for modes that do not train. The fields of an endpoint
     (see its docstring), and: budget: of one run, over its restarts. concurrency: calls in flight.
@@ -63,6 +67,8 @@ class VLLMEngineConfig(BaseModel):
     calls give bit-identical samples whatever their timing; `continuous` lets calls join a running
     batch (more throughput with many small callers, reproducible only where the kernels are
     batch-invariant). lora: serve adapters, which `update` then takes instead of whole weights.
+    sleeps: the engine can give its GPU memory away for a while. bundles: of the placement group that
+    it was started in, one for each of its GPUs, where it shares them with a trainer.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -85,6 +91,8 @@ class VLLMEngineConfig(BaseModel):
         1, ge=1, description="OpenMP threads; more than 1 pays on a quiet host only"
     )
     seed: int = Field(0, ge=0, description="the engine's own; every request brings its seed anyway")
+    sleeps: bool = False
+    bundles: tuple[int, ...] = ()
     start_timeout_s: float = Field(600.0, gt=0)
     call_timeout_s: float = Field(600.0, gt=0)
 
@@ -144,6 +152,9 @@ class VLLMEngineConfig(BaseModel):
         if self.device == "cpu":
             env["OMP_NUM_THREADS"] = str(self.threads)
             env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        if self.bundles:
+            env["VLLM_RAY_PER_WORKER_GPUS"] = str(SHARED_GPU)
+            env["VLLM_RAY_BUNDLE_INDICES"] = ",".join(map(str, self.bundles))
         if Path(self.model).is_dir():
             env["HF_HUB_OFFLINE"] = "1"
         return env

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from rollout.policy.base import EngineDied, EngineError, PolicyEngine, Request, Sample
@@ -19,6 +20,14 @@ TOLERANCE = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.5}
 
 REMEMBERED = 1 << 16
 """Trajectories whose replica is remembered; far more than run at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlace:
+    """Where Ray puts an engine: options of its actor, and `VLLMEngineConfig.bundles`."""
+
+    ray_options: Mapping[str, Any] = field(default_factory=dict)
+    bundles: tuple[int, ...] = ()
 
 
 class ReplicaSet:
@@ -73,6 +82,10 @@ class ReplicaSet:
             )
         await self._each(lambda engine: engine.update(weights, version, fingerprint))
         await self.fingerprint()
+
+    async def sleep(self) -> None:
+        """All give their GPU memory away until the next update."""
+        await self._each(lambda engine: engine.sleep())
 
     async def fingerprint(self) -> str:
         """Of what all replicas serve. Raises EngineError where two differ."""
@@ -149,12 +162,21 @@ class ReplicaSet:
         return home
 
 
-async def start_replicas(config: VLLMEngineConfig, count: int, **ray_options: Any) -> ReplicaSet:
-    """`count` vLLM engines, started at once. Where one does not start, none is left running."""
+async def start_replicas(
+    config: VLLMEngineConfig,
+    count: int,
+    places: Sequence[EnginePlace] = (),
+    **ray_options: Any,
+) -> ReplicaSet:
+    """`count` vLLM engines, started at once, each in its place where they are given. Where one does
+    not start, none is left running."""
     engines = await asyncio.gather(
         *(
-            VLLMEngine.start(config.model_copy(update={"seed": config.seed + i}), **ray_options)
-            for i in range(count)
+            VLLMEngine.start(
+                config.model_copy(update={"seed": config.seed + i, "bundles": place.bundles}),
+                **{**ray_options, **place.ray_options},
+            )
+            for i, place in enumerate(places or [EnginePlace()] * count)
         ),
         return_exceptions=True,
     )

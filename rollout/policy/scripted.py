@@ -35,12 +35,15 @@ class ScriptedEngine:
         self._fingerprint = "0" * 64
         self.max_model_len = max_model_len
         self.version = version
+        self.asleep = False
         self.calls: list[tuple[Request, ...]] = []
 
     async def generate(self, requests: Sequence[Request]) -> list[Sample]:
         self.calls.append(tuple(requests))
         if len(self.calls) - 1 in self._fail_at:
             raise EngineError(f"scripted failure of generate call {len(self.calls) - 1}")
+        if self.asleep:
+            raise EngineError("the engine sleeps; publish weights to wake it")
         version = self.version
         if self._delay_s:
             await asyncio.sleep(self._delay_s)
@@ -69,7 +72,11 @@ class ScriptedEngine:
             raise EngineError(str(error)) from error
         if found != fingerprint:
             raise EngineError(f"{weights!r} has fingerprint {found}, expected {fingerprint}")
-        self.version, self._fingerprint = version, fingerprint
+        self.version, self._fingerprint, self.asleep = version, fingerprint, False
+
+    async def sleep(self) -> None:
+        """Refuses requests until the next update, as a real engine does."""
+        self.asleep = True
 
     async def fingerprint(self) -> str:
         return self._fingerprint

@@ -94,6 +94,9 @@ class VLLMActor:
             self._running().call(lambda: self._core.update(weights, version, fingerprint))
         )
 
+    async def sleep(self) -> None:
+        await asyncio.wrap_future(self._running().call(self._core.sleep))
+
     async def fingerprint(self) -> str:
         return await asyncio.wrap_future(self._running().call(self._core.fingerprint))
 
@@ -179,6 +182,10 @@ class VLLMEngine:
             self._config.call_timeout_s,
             f"update to version {version}",
         )
+
+    async def sleep(self) -> None:
+        """Give the GPU memory away until the next `update`. Raises EngineError."""
+        await self._call(self._actor.sleep.remote(), self._config.call_timeout_s, "sleep")
 
     async def fingerprint(self) -> str:
         return await self._call(

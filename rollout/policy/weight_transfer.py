@@ -26,7 +26,7 @@ from vllm.platforms import current_platform
 
 from rollout.policy.broadcast import Broadcast
 from rollout.policy.collective import receive
-from rollout.policy.weights import fingerprint_file
+from rollout.policy.weights import fingerprint_files, weight_files
 
 BACKEND = "safetensors_file"
 EXTENSION = "rollout.policy.weight_transfer.WorkerExtension"
@@ -47,7 +47,7 @@ class FileUpdate(WeightTransferUpdateInfo):
 
 
 class FileTransfer(WeightTransferEngine[FileInit, FileUpdate]):
-    """vLLM weight-transfer backend that reads one safetensors file on every worker."""
+    """vLLM weight-transfer backend that reads a file, or those of a model directory, on every worker."""
 
     init_info_cls = FileInit
     update_info_cls = FileUpdate
@@ -86,7 +86,7 @@ class WorkerExtension:
     """Methods that vLLM adds to its workers; importing this module registers the backend there."""
 
     def file_fingerprint(self, path: str) -> str:
-        return fingerprint_file(path)
+        return fingerprint_files(weight_files(path))
 
 
 def _register() -> None:
@@ -98,9 +98,10 @@ _register()
 
 
 def _tensors(path: str) -> Iterator[tuple[str, torch.Tensor]]:
-    with safe_open(path, framework="pt", device="cpu") as file:
-        for name in file.keys():  # noqa: SIM118 — safe_open is no mapping
-            yield name, file.get_tensor(name)
+    for part in weight_files(path):
+        with safe_open(part, framework="pt", device="cpu") as file:
+            for name in file.keys():  # noqa: SIM118 — safe_open is no mapping
+                yield name, file.get_tensor(name)
 
 
 def repack_cpu_heads(model: torch.nn.Module) -> int:

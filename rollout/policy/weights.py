@@ -73,14 +73,53 @@ def fingerprint_files(paths: Iterable[str | Path]) -> str:
     return digest.hexdigest()
 
 
+INDEX = "model.safetensors.index.json"
+
+
 def checkpoint_files(directory: str | Path) -> list[Path]:
-    """The safetensors files of a model directory, sorted. Raises WeightsError where there is none."""
-    files = sorted(Path(directory).glob("*.safetensors"))
+    """The safetensors files of a model directory, sorted: those that its index names, where it is
+    sharded; model.safetensors, where there is one; else all. Raises WeightsError where one lacks."""
+    root = Path(directory)
+    if (root / INDEX).is_file():
+        names = set(_weight_map(root / INDEX).values())
+        files = sorted(root / name for name in names)
+        if lacking := [file.name for file in files if not file.is_file()]:
+            raise WeightsError(
+                f"{str(root)!r} lacks {len(lacking)} of the {len(files)} files that {INDEX} names, "
+                f"e.g. {lacking[0]}; download them"
+            )
+        return files
+    if (root / "model.safetensors").is_file():
+        return [root / "model.safetensors"]
+    files = sorted(root.glob("*.safetensors"))
     if not files:
         raise WeightsError(
             f"no *.safetensors file in {str(directory)!r}; save the model with save_pretrained"
         )
     return files
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    try:
+        found: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise WeightsError(f"{str(index)!r} is no index of a checkpoint: {error!r}") from error
+    return found
+
+
+def weight_files(path: str | Path) -> list[Path]:
+    """Of published weights: one safetensors file, or a model directory. Raises WeightsError."""
+    return checkpoint_files(path) if Path(path).is_dir() else [Path(path)]
+
+
+def read_indices(path: str | Path) -> dict[str, TensorEntry]:
+    """As `read_index`, over a file or all files of a model directory."""
+    return {name: entry for file in weight_files(path) for name, entry in read_index(file).items()}
+
+
+def is_adapter(path: str | Path) -> bool:
+    """Whether `path` is a directory that peft wrote."""
+    return (Path(path) / "adapter_config.json").is_file()
 
 
 def adapter_rank(directory: str | Path) -> int:
