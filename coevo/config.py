@@ -257,12 +257,35 @@ class RunConfig(_Section):
                 "trainer.ratio is 'decoupled', which needs the trainer's own log-probs, but "
                 "buffer.trainer_logprobs is false; set it to true or choose another ratio"
             )
+        if self.resources.placement == "colocated" and (problem := self._cannot_share()):
+            raise ValueError(problem)
         if self.trains and self.trainer.device != self.policy.engine.device:
             raise ValueError(
                 f"trainer.device is {self.trainer.device!r} and policy.engine.device is "
                 f"{self.policy.engine.device!r}; both must be the same kind"
             )
         return self
+
+    def _cannot_share(self) -> str:
+        """Why engines and trainer cannot take turns on the same GPUs; "" where they can."""
+        engine, trainer = self.policy.engine, self.trainer
+        if self.policy.api is not None:
+            return (
+                "resources.placement is 'colocated' but policy.api has no engine here; leave it out"
+            )
+        if trainer.publish == "collective":
+            return (
+                "resources.placement is 'colocated' but trainer.publish is 'collective': NCCL takes one "
+                "process a GPU, and the engines sleep meanwhile; use trainer.publish: filesystem"
+            )
+        workers = engine.replicas * engine.tensor_parallel
+        if engine.device == "cuda" and workers != trainer.world_size:
+            return (
+                f"resources.placement is 'colocated' with policy.engine.replicas {engine.replicas} x "
+                f"tensor_parallel {engine.tensor_parallel} and trainer.world_size "
+                f"{trainer.world_size}: each GPU holds one engine worker and one rank; make them equal"
+            )
+        return ""
 
     def _adapters_do_not_fit(self) -> str:
         """Why the engine cannot serve what the trainer publishes; "" where it can."""

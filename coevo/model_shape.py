@@ -83,8 +83,8 @@ def read_config(directory: Path) -> dict[str, Any]:
     return found
 
 
-def shape_of(directory: Path) -> ModelShape:
-    """The shape of the model that config.json describes. Raises ModelError."""
+def without_weights(directory: Path) -> Any:
+    """The model that config.json describes, on the meta device. Raises ModelError."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -99,6 +99,19 @@ def shape_of(directory: Path) -> ModelShape:
             f"policy.model {str(directory)!r} is no causal language model that transformers knows "
             f"({said}); choose another model, or a newer transformers"
         ) from error
+    return model
+
+
+def shape_of(directory: Path) -> ModelShape:
+    """The shape of the model that config.json describes. Raises ModelError."""
+    return shape_of_model(without_weights(directory))
+
+
+def shape_of_model(model: Any) -> ModelShape:
+    """The shape of a transformers model, on any device."""
+    import torch
+
+    config = model.config
     text = config.get_text_config()
     heads = int(text.num_attention_heads)
     hidden = int(text.hidden_size)

@@ -15,8 +15,12 @@ def booked_cpus(config: RunConfig) -> float:
 
 
 def engine_cpus(config: RunConfig) -> float:
-    """Of all replicas; a hosted model has no engine here."""
-    return 0.0 if config.policy.api else ENGINE_CPUS * config.policy.engine.replicas
+    """Of all replicas; a hosted model has no engine here. On shared GPUs a share stands beside each."""
+    engine = config.policy.engine
+    if config.policy.api:
+        return 0.0
+    shared = engine.device == "cuda" and config.resources.placement == "colocated"
+    return ENGINE_CPUS * (gpus_needed(config) if shared else engine.replicas)
 
 
 def booked_gpus(config: RunConfig) -> tuple[int, int]:

@@ -28,9 +28,12 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.no_engines or failed or config.policy.api is not None:
         checks.append(_left_out(arguments.no_engines, failed))
     else:
+        from coevo.commands import base_model
         from coevo.preflight.engines import engine_checks
 
-        checks += engine_checks(config, console)
+        model = base_model(config, console)
+        assert model is not None  # only a hosted one is
+        checks += engine_checks(config, model, lambda text: console.print(text))
     print_checks(checks, console)
     wrong = sum(c.status == "fail" for c in checks)
     if wrong:

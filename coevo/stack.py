@@ -18,8 +18,9 @@ from typing import Any, Self
 import ray
 
 from coevo.cluster import ClusterConfig
+from coevo.colocation import RANK_GPU, ColocationError, SharedGPUs
 from coevo.config import RunConfig
-from coevo.placement import ENGINE_CPUS, WORKER_CPUS, booked_cpus, engine_cpus
+from coevo.placement import ENGINE_CPUS, WORKER_CPUS, booked_cpus, booked_gpus, engine_cpus
 from coevo.stop import STOP
 from harness.evolve.llm.errors import LLMSetupError
 from rollout.policy.api import APIEngine
@@ -54,6 +55,8 @@ class Stack:
     pool: RolloutPool
     level: str
     base_fingerprint: str
+    gpus: SharedGPUs | None = None
+    """Those that engines and trainer share, where they do."""
     measured: dict[Hashable, Any] = field(default_factory=dict)
     """What runs measured of (H, M_0): arms that start alike measure alike, so it is done once."""
 
@@ -65,7 +68,10 @@ class Stack:
         api = config.policy.api
         what = f"API, {api.model}" if api else "vLLM"
         note(f"starting the policy engine ({what}) and the rollout workers …")
-        engine = await _engine(config, model)
+        gpus = None
+        if booked_gpus(config)[0] and config.resources.placement == "colocated":
+            gpus = _shared(config)
+        engine = await _engine(config, model, gpus)
         try:
             pool = RolloutPool(
                 config.environment,
@@ -79,7 +85,7 @@ class Stack:
             await engine.shutdown()
             raise
         base = fingerprint_files(checkpoint_files(model)) if model else ""
-        return cls(config, model, engine, pool, level, base)
+        return cls(config, model, engine, pool, level, base, gpus)
 
     @property
     def policy(self) -> VLLMEngine | ReplicaSet:
@@ -115,7 +121,14 @@ class Stack:
             )
         if self.model is None:
             raise StackError("policy.api is a hosted model: there are no weights to train")
-        return TrainerGroup(self.config.trainer, self.model)
+        if self.gpus is None:
+            return TrainerGroup(self.config.trainer, self.model)
+        return TrainerGroup(
+            self.config.trainer,
+            self.model,
+            placement_group=self.gpus.group,
+            gpus_per_rank=RANK_GPU,
+        )
 
     async def close(self) -> None:
         await self.pool.close()
@@ -132,7 +145,16 @@ class Stack:
                 )
 
 
-async def _engine(config: RunConfig, model: Path | None) -> VLLMEngine | ReplicaSet | APIEngine:
+def _shared(config: RunConfig) -> SharedGPUs:
+    try:
+        return SharedGPUs.reserve(config, config.policy.engine.start_timeout_s)
+    except ColocationError as error:
+        raise StackError(str(error)) from error
+
+
+async def _engine(
+    config: RunConfig, model: Path | None, gpus: SharedGPUs | None
+) -> VLLMEngine | ReplicaSet | APIEngine:
     policy, rollout = config.policy, config.rollout
     if policy.api is not None:
         try:
@@ -142,9 +164,19 @@ async def _engine(config: RunConfig, model: Path | None) -> VLLMEngine | Replica
     settings = policy.engine.resolved(
         str(model), rollout.max_context + rollout.max_new_tokens, config.seed
     )
-    if policy.engine.replicas == 1:
+    settings = settings.model_copy(
+        update={"sleeps": config.resources.placement == "colocated" and config.trains}
+    )
+    replicas = policy.engine.replicas
+    if gpus is not None:
+        try:
+            places = gpus.engines(replicas, policy.engine.tensor_parallel)
+        except ColocationError as error:
+            raise StackError(str(error)) from error
+        return await start_replicas(settings, replicas, places, num_cpus=ENGINE_CPUS)
+    if replicas == 1:
         return await VLLMEngine.start(settings, num_cpus=ENGINE_CPUS)
-    return await start_replicas(settings, policy.engine.replicas, num_cpus=ENGINE_CPUS)
+    return await start_replicas(settings, replicas, num_cpus=ENGINE_CPUS)
 
 
 def init_ray(config: RunConfig) -> None:

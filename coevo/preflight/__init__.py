@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from pathlib import Path
-
 from coevo.base_model import model_directory
 from coevo.config import ConfigError, RunConfig
 from coevo.evolution_setup import set_up
-from coevo.model_shape import ModelShape, shape_of_architecture
+from coevo.model_shape import shape_of_architecture
 from coevo.preflight.checks import Check, failures
 from coevo.preflight.machine import machine_checks, machine_of
 from coevo.preflight.model import examine
@@ -18,7 +15,6 @@ from harness.build import build, missing_tools
 from harness.bundle import load
 from harness.evolve.llm.transport import Endpoint
 from harness.evolve.recipe import RecipeError
-from rollout.config import RolloutConfig
 
 
 def preflight(config: RunConfig) -> list[Check]:
@@ -36,23 +32,15 @@ def preflight(config: RunConfig) -> list[Check]:
 def quick_checks(config: RunConfig, weights: bool = True) -> list[Check]:
     """Of the model and the machine; no engine is started. weights: they must be there, and a hub's are
     downloaded. Raises ModelError without a model."""
-    checks, shape = [], None
+    checks: list[Check] = []
+    shape = None
     if config.policy.warmstart is not None:
         shape = shape_of_architecture(config.policy.warmstart.architecture)
     elif config.policy.model is not None:
         directory = model_directory(config.policy.model, weights)
-        found, shape = _examined(directory, config.rollout.model_dump_json(), weights)
-        checks += found
+        report = examine(directory, config.rollout, weights)
+        checks, shape = list(report.checks), report.shape
     return checks + machine_checks(config, machine_of(config), shape)
-
-
-@lru_cache(16)
-def _examined(
-    directory: Path, rollout: str, weights: bool
-) -> tuple[tuple[Check, ...], ModelShape | None]:
-    """Once for all arms of an experiment: it takes some seconds."""
-    checks, shape = examine(directory, RolloutConfig.model_validate_json(rollout), weights)
-    return tuple(checks), shape
 
 
 def check_config(config: RunConfig) -> None:

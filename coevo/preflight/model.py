@@ -10,11 +10,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coevo.model_shape import ModelError, ModelShape, read_config, shape_of
+from coevo.model_shape import ModelError, ModelShape, read_config, shape_of_model, without_weights
 from coevo.preflight.checks import Check, fail, ok, warn
 from rollout.config import RolloutConfig
 from rollout.policy.weights import WeightsError, checkpoint_files, read_index
@@ -26,18 +27,26 @@ THOUGHT = "<think>\nThe mug may be there.\n</think>\n\n"
 TURNS = 4
 
 
-def examine(
-    directory: Path, rollout: RolloutConfig, weights: bool = True
-) -> tuple[list[Check], ModelShape | None]:
-    """The checks, and the model's shape where it has one. weights: a directory without is a failure.
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """shape: None where there is no model. probe: prompt ids to compare engine and trainer on."""
 
-    Raises ModelError where the process that makes them ends without an answer."""
+    checks: tuple[Check, ...]
+    shape: ModelShape | None = None
+    probe: tuple[tuple[int, ...], ...] = ()
+
+
+def examine(directory: Path, rollout: RolloutConfig, weights: bool = True) -> ModelReport:
+    """The checks of a model directory, made once a process. weights: without them it fails.
+
+    Raises ModelError where the process that makes the checks ends without an answer."""
+    return _examine(str(directory), rollout.model_dump_json(), weights)
+
+
+@lru_cache(16)
+def _examine(directory: str, rollout: str, weights: bool) -> ModelReport:
     request = json.dumps(
-        {
-            "directory": str(directory),
-            "rollout": rollout.model_dump(mode="json"),
-            "weights": weights,
-        }
+        {"directory": directory, "rollout": json.loads(rollout), "weights": weights}
     )
     done = subprocess.run(
         [sys.executable, "-m", "coevo.preflight.model"],
@@ -50,28 +59,28 @@ def examine(
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"checks"')]
     if done.returncode or not lines:
         raise ModelError(
-            f"policy.model {str(directory)!r} could not be examined:\n"
+            f"policy.model {directory!r} could not be examined:\n"
             + "\n".join(done.stderr.splitlines()[-8:])
         )
     answer = json.loads(lines[-1])
-    shape = answer["shape"]
-    return (
-        [Check(**item) for item in answer["checks"]],
-        None if shape is None else ModelShape.from_json(shape),
+    return ModelReport(
+        tuple(Check(**item) for item in answer["checks"]),
+        None if answer["shape"] is None else ModelShape.from_json(answer["shape"]),
+        tuple(tuple(ids) for ids in answer["probe"]),
     )
 
 
-def model_checks(
-    directory: Path, rollout: RolloutConfig, weights: bool = True
-) -> tuple[list[Check], ModelShape | None]:
+def model_checks(directory: Path, rollout: RolloutConfig, weights: bool = True) -> ModelReport:
     """As `examine`, in this process."""
     try:
-        shape = shape_of(directory)
+        bare = without_weights(directory)
     except ModelError as error:
-        return [fail("model", str(error), "choose a causal language model")], None
-    checks = [_weights(directory, shape, weights), context_check(shape, rollout)]
+        return ModelReport((fail("model", str(error), "choose a causal language model"),))
+    shape = shape_of_model(bare)
+    names = {name for name, _ in bare.named_parameters()}
+    checks = [_weights(directory, shape, names, weights), context_check(shape, rollout)]
     from rollout.capture import TokenError
-    from rollout.tokens import Renderer
+    from rollout.tokens import PROBES, Renderer
 
     try:
         renderer = Renderer.from_pretrained(
@@ -79,8 +88,10 @@ def model_checks(
         )
     except (TokenError, OSError, ValueError) as error:
         # The message says what to do; a directory without a tokenizer is an OSError or ValueError.
-        return [*checks, fail("chat template", str(error).splitlines()[0], TEMPLATE_HELP)], shape
-    return [*checks, *template_checks(renderer, shape)], shape
+        checks.append(fail("chat template", str(error).splitlines()[0], TEMPLATE_HELP))
+        return ModelReport(tuple(checks), shape)
+    probe = tuple(tuple(renderer.prompt(messages)) for messages in PROBES)
+    return ModelReport((*checks, *template_checks(renderer, shape)), shape, probe)
 
 
 TEMPLATE_HELP = (
@@ -89,27 +100,26 @@ TEMPLATE_HELP = (
 )
 
 
-def _weights(directory: Path, shape: ModelShape, needed: bool) -> Check:
-    """The files are whole and hold every tensor that the index names."""
+def _weights(directory: Path, shape: ModelShape, names: set[str], needed: bool) -> Check:
+    """The files are there, whole, and hold a tensor for each parameter of that name.
+
+    Publication is by name: what transformers renames while it loads would not reach the engine."""
     name = "model"
     what = f"{shape.architecture}, {shape.parameters / 1e6:,.1f} M parameters"
     if not needed and not any(directory.glob("*.safetensors")):
         return ok(name, f"{what}, without weights yet")
-    index = directory / "model.safetensors.index.json"
     try:
         files = checkpoint_files(directory)
         held = {tensor for file in files for tensor in read_index(file)}
     except WeightsError as error:
         return fail(name, f"{what}; {error}", "download it again, or save it with save_pretrained")
-    if index.is_file():
-        named: Mapping[str, str] = json.loads(index.read_text())["weight_map"]
-        if lacking := sorted(set(named) - held):
-            return fail(
-                name,
-                f"{what}; {len(lacking)} of {len(named)} tensors of {index.name} are in no file, "
-                f"e.g. {lacking[0]}",
-                "download the missing files",
-            )
+    if lacking := sorted(names - held):
+        return warn(
+            name,
+            f"{what}; its files have no tensor {lacking[0]!r} (and {len(lacking) - 1} more): the names "
+            "in the files are not those of the model, or a download is cut short",
+            "modes frozen and harness work where the files are whole; training does not",
+        )
     dtype = read_config(directory).get("dtype") or read_config(directory).get("torch_dtype")
     return ok(name, f"{what}, {len(files)} file{'s' * (len(files) > 1)}, {dtype or 'no dtype'}")
 
@@ -206,14 +216,15 @@ def _talk(renderer: Renderer, thought: str) -> tuple[int, int, int]:
 
 def _main() -> None:
     request: dict[str, Any] = json.loads(sys.stdin.read())
-    checks, shape = model_checks(
+    report = model_checks(
         Path(request["directory"]),
         RolloutConfig.model_validate(request["rollout"]),
         request["weights"],
     )
     answer = {
-        "checks": [c.to_json() for c in checks],
-        "shape": None if shape is None else shape.to_json(),
+        "checks": [c.to_json() for c in report.checks],
+        "shape": None if report.shape is None else report.shape.to_json(),
+        "probe": report.probe,
     }
     print(json.dumps(answer), flush=True)
 

@@ -154,7 +154,9 @@ class VLLMCore:
         self._engine.reset_prefix_cache()
         self._engine.sleep(level=1 if self._served_rank else 2)
         self._asleep = True
-        self._broken = "the engine sleeps while the trainer has its GPUs; publish weights to wake it"
+        self._broken = (
+            "the engine sleeps while the trainer has its GPUs; publish weights to wake it"
+        )
 
     def _wake(self, *tags: str) -> None:
         """Of a sleeping engine, "weights" before they are replaced, then "kv_cache": the new weights

@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from harness.evolve.llm.config import BudgetConfig, EndpointConfig
 from harness.evolve.llm.errors import LLMSetupError
 
-
 SHARED_GPU = 0.4
 """Share of a GPU that a colocated engine books of Ray: what decides is that less than one is left."""
 

@@ -12,7 +12,9 @@ import yaml
 from coevo.config import ConfigError, RunConfig, dump_config, load_config, parse_config
 
 ROOT = Path(__file__).resolve().parents[3]
-CONFIGS = sorted([*(ROOT / "configs").glob("*.yaml"), *(ROOT / "configs" / "models").glob("*.yaml")])
+CONFIGS = sorted(
+    [*(ROOT / "configs").glob("*.yaml"), *(ROOT / "configs" / "models").glob("*.yaml")]
+)
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def model(path: Path, template: str | None = CHATML) -> Path:
     return path
 
 
-def found(checks: list[Check], name: str) -> Check:
+def found(checks: Iterable[Check], name: str) -> Check:
     return next(c for c in checks if c.name == name)
 
 
@@ -50,19 +51,20 @@ def found(checks: list[Check], name: str) -> Check:
 
 
 def test_a_whole_chat_model_passes(tmp_path: Path) -> None:
-    checks, shape = model_checks(model(tmp_path), RolloutConfig(max_context=256))
-    assert shape is not None
-    assert shape.architecture == "Qwen3ForCausalLM"
+    report = model_checks(model(tmp_path), RolloutConfig(max_context=256))
+    checks = report.checks
+    assert report.shape is not None
+    assert report.shape.architecture == "Qwen3ForCausalLM"
     assert {c.status for c in checks} == {"ok"}
     assert "'<|im_end|>'" in found(checks, "stop token").found
 
 
 def test_a_base_model_is_refused_with_what_to_do_and_taken_as_a_transcript(tmp_path: Path) -> None:
     directory = model(tmp_path, None)
-    check = found(model_checks(directory, RolloutConfig())[0], "chat template")
+    check = found(model_checks(directory, RolloutConfig()).checks, "chat template")
     assert check.status == "fail"
     assert "rollout.template: plain" in check.found
-    checks, _ = model_checks(directory, RolloutConfig(template="plain", max_context=256))
+    checks = model_checks(directory, RolloutConfig(template="plain", max_context=256)).checks
     assert {c.status for c in checks} == {"ok"}
     assert r"'\n'" in found(checks, "stop token").found
 
@@ -84,14 +86,26 @@ def test_a_context_that_the_model_was_not_made_for_fails(tmp_path: Path) -> None
     assert check.change == "lower rollout.max_context to 40944 or less"
 
 
-def test_a_cut_download_names_a_missing_tensor(tmp_path: Path) -> None:
+def test_a_cut_download_names_a_missing_file(tmp_path: Path) -> None:
     directory = model(tmp_path)
     (directory / "model.safetensors.index.json").write_text(
-        '{"weight_map": {"model.lost.weight": "model-00002-of-00002.safetensors"}}'
+        '{"weight_map": {"model.norm.weight": "model-00002-of-00002.safetensors"}}'
     )
-    check = found(model_checks(directory, RolloutConfig(max_context=256))[0], "model")
+    check = found(model_checks(directory, RolloutConfig(max_context=256)).checks, "model")
     assert check.status == "fail"
-    assert "model.lost.weight" in check.found
+    assert "model-00002-of-00002.safetensors" in check.found
+
+
+def test_tensors_of_other_names_than_the_models_are_a_warning(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    file = model(tmp_path) / "model.safetensors"
+    tensors = load_file(file)
+    tensors["model.last_norm.weight"] = tensors.pop("model.norm.weight")
+    save_file(tensors, file)
+    check = found(model_checks(tmp_path, RolloutConfig(max_context=256)).checks, "model")
+    assert check.status == "warn"
+    assert "no tensor 'model.norm.weight'" in check.found
 
 
 def test_a_tokenizer_of_another_model_is_named(tmp_path: Path) -> None:
@@ -99,7 +113,7 @@ def test_a_tokenizer_of_another_model_is_named(tmp_path: Path) -> None:
     large = tokenizer()
     large.add_tokens([f"<extra_{i}>" for i in range(100)])
     large.save_pretrained(directory)
-    check = found(model_checks(directory, RolloutConfig(max_context=256))[0], "tokenizer")
+    check = found(model_checks(directory, RolloutConfig(max_context=256)).checks, "tokenizer")
     assert check.status == "fail"
     assert "the model's vocabulary 300" in check.found
 

@@ -275,3 +275,21 @@ def test_every_sampled_token_is_in_one_segment_and_prompts_are_reproduced(
 
 def _segment_of(segments: tuple[Segment, ...], token: int) -> Segment:
     return next(s for s in segments if token in s.token_ids[s.loss_mask])
+
+
+def test_a_base_model_reads_a_transcript_and_its_answer_ends_with_the_line() -> None:
+    renderer = Renderer(tokenizer(None), template="plain")
+    messages = [Message("system", "You act."), Message("user", "Look around.")]
+    assert renderer.text(messages) == "System: You act.\nUser: Look around.\nAssistant:"
+    (line_break,) = renderer.encode("\n")
+    assert line_break in renderer.stop_ids
+    capture = TokenCapture(1.0)
+    prompt = renderer.prompt(messages, (), capture)
+    answer = [*renderer.encode(" look around"), line_break]
+    capture.add(prompt, sample(*answer))
+    assert renderer.decode(answer) == " look around"
+    messages += [Message("assistant", renderer.decode(answer)), Message("user", "A desk 1.")]
+    following = renderer.prompt(messages, (), capture)
+    # The blank that was sampled stays, though the transcript would write the answer without.
+    assert following[: len(prompt) + len(answer)] == [*prompt, *answer]
+    assert capture.add(following, sample(*answer)) == "clean"
