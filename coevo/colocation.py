@@ -7,9 +7,9 @@ the trainer lives. Engines over several GPUs let vLLM place its own workers in t
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import ray
 from ray.util import placement_group_table
@@ -23,8 +23,6 @@ from rollout.policy.replicas import EnginePlace
 
 RANK_GPU = 0.5
 """Share of a GPU that a trainer's rank books of Ray, beside SHARED_GPU of the engine."""
-
-T = TypeVar("T")
 
 
 class ColocationError(RuntimeError):
@@ -95,13 +93,3 @@ def grouped(nodes: Sequence[str], replicas: int, size: int) -> list[tuple[int, .
         out.append(tuple(free[home][:size]))
         del free[home][:size]
     return out
-
-
-async def in_turn(first: Coroutine[Any, Any, T], second: Coroutine[Any, Any, T]) -> tuple[T, T]:
-    """Both results, the second begun when the first has ended; not begun where the first fails."""
-    try:
-        one = await first
-    except BaseException:
-        second.close()
-        raise
-    return one, await second

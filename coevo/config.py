@@ -208,6 +208,11 @@ class RunConfig(_Section):
     def trains(self) -> bool:
         return self.mode in ("model", "coevolve")
 
+    @property
+    def colocated(self) -> bool:
+        """Whether engines and trainer take turns on the same GPUs."""
+        return self.resources.placement == "colocated"
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.mode == "best_of_n":
@@ -257,7 +262,7 @@ class RunConfig(_Section):
                 "trainer.ratio is 'decoupled', which needs the trainer's own log-probs, but "
                 "buffer.trainer_logprobs is false; set it to true or choose another ratio"
             )
-        if self.resources.placement == "colocated" and (problem := self._cannot_share()):
+        if self.colocated and (problem := self._cannot_share()):
             raise ValueError(problem)
         if self.trains and self.trainer.device != self.policy.engine.device:
             raise ValueError(

@@ -85,7 +85,7 @@ class Loop:
         self.fingerprint = stack.base_fingerprint
         self.served: int | None = None
         self._serving = asyncio.Lock()  # phases that start side by side publish once
-        self._rounds = Rounds(self, config.rounds, config.schedule)
+        self._rounds = Rounds(self, config.rounds, config.schedule, config.colocated)
         self._lead = LEAD[config.schedule]
         self._consumed = 0  # rounds whose training has ended
 

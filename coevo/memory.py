@@ -152,21 +152,20 @@ def plan(shape: ModelShape, config: RunConfig) -> Plan:
     if config.trains:
         # Rank 0 gathers what it publishes.
         host["published weights"] = shape.parameters * ELEMENT[trainer.dtype]
-    colocated = resources.placement == "colocated"
     if engine.device == "cuda":
-        if colocated and engine.lora is not None:  # level-1 sleep keeps the base weights
+        if config.colocated and engine.lora is not None:  # level-1 sleep keeps the base weights
             host["sleeping engine"] = per_engine["weights"] * ranks
         return Plan(
             {**per_engine, "context": CONTEXT},
             {**per_rank, "context": CONTEXT} if per_rank else {},
             host,
-            colocated,
+            config.colocated,
         )
     return Plan(
         {k: v * engine.replicas for k, v in per_engine.items()},
         {k: v * ranks for k, v in per_rank.items() if k != "reduce buffer"},
         host,
-        colocated,
+        config.colocated,
     )
 
 

@@ -19,7 +19,7 @@ def engine_cpus(config: RunConfig) -> float:
     engine = config.policy.engine
     if config.policy.api:
         return 0.0
-    shared = engine.device == "cuda" and config.resources.placement == "colocated"
+    shared = engine.device == "cuda" and config.colocated
     return ENGINE_CPUS * (gpus_needed(config) if shared else engine.replicas)
 
 
@@ -37,7 +37,7 @@ def booked_gpus(config: RunConfig) -> tuple[int, int]:
 def gpus_needed(config: RunConfig) -> int:
     """Of the whole run: colocated, engines and trainer share each of them."""
     engine, trainer = booked_gpus(config)
-    if config.resources.placement == "colocated":
+    if config.colocated:
         return max(engine, trainer)
     return engine + trainer
 

@@ -1,6 +1,7 @@
 """The order of a run's phases: which waits for which. Neither engine nor journal is known here.
 
-`synchronous`: measure, roll out, then evolve and train side by side, publish. `pipelined`: while round
+`synchronous`: measure, roll out, then evolve and train side by side (in turns where they share GPUs),
+publish. `pipelined`: while round
 t evolves and trains, round t+1 is rolled out under the harness and the policy that round t began with,
 so what trains is a version older. In both, the engines get new weights only where a round has ended:
 no phase sees two policies.
@@ -48,10 +49,15 @@ class Played:
 
 
 class Rounds:
-    """Plays the rounds 0 … rounds − 1 in order, and holds what was rolled out ahead."""
+    """Plays the rounds 0 … rounds − 1 in order, and holds what was rolled out ahead.
 
-    def __init__(self, phases: Phases, rounds: int, schedule: Schedule) -> None:
+    in_turns: a synchronous round trains after it has evolved, because both use the same GPUs."""
+
+    def __init__(
+        self, phases: Phases, rounds: int, schedule: Schedule, in_turns: bool = False
+    ) -> None:
         self._phases, self._last, self._schedule = phases, rounds - 1, schedule
+        self._in_turns = in_turns
         self._ahead: Result | None = None
 
     async def play(self, number: int) -> Played:
@@ -61,8 +67,14 @@ class Rounds:
         phases = self._phases
         measured = await phases.measure(number)
         rolled = await phases.rollout(number)
-        evolved, trained = await together(phases.evolve(number, rolled), phases.train(number))
-        wall = measured["wall"] + rolled["wall"] + max(evolved["wall"], trained["wall"])
+        if self._in_turns:
+            evolved = await phases.evolve(number, rolled)
+            trained = await phases.train(number)
+            both_s = evolved["wall"] + trained["wall"]
+        else:
+            evolved, trained = await together(phases.evolve(number, rolled), phases.train(number))
+            both_s = max(evolved["wall"], trained["wall"])
+        wall = measured["wall"] + rolled["wall"] + both_s
         return Played(measured, rolled, evolved, trained, wall)
 
     async def _pipelined(self, number: int) -> Played:

@@ -205,7 +205,7 @@ class _Simulation:
 
     async def go(self, rounds: int) -> Forecast:
         clock = asyncio.get_running_loop().time
-        played, publish_s = Rounds(self, rounds, self.config.schedule), 0.0
+        played, publish_s = Rounds(self, rounds, self.config.schedule, self.config.colocated), 0.0
         rolled = trained = 0.0
         for number in range(rounds):
             found = await played.play(number)

@@ -69,7 +69,7 @@ class Stack:
         what = f"API, {api.model}" if api else "vLLM"
         note(f"starting the policy engine ({what}) and the rollout workers …")
         gpus = None
-        if booked_gpus(config)[0] and config.resources.placement == "colocated":
+        if booked_gpus(config)[0] and config.colocated:
             gpus = _shared(config)
         engine = await _engine(config, model, gpus)
         try:
@@ -164,9 +164,7 @@ async def _engine(
     settings = policy.engine.resolved(
         str(model), rollout.max_context + rollout.max_new_tokens, config.seed
     )
-    settings = settings.model_copy(
-        update={"sleeps": config.resources.placement == "colocated" and config.trains}
-    )
+    settings = settings.model_copy(update={"sleeps": config.colocated})
     replicas = policy.engine.replicas
     if gpus is not None:
         try:

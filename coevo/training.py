@@ -62,11 +62,12 @@ class Learner:
         if not self.config.trains or len(window) < self.config.buffer.min_rounds:
             return {"version": version, "metrics": None, "staleness": {}}
         self.live.start("train", None)
-        colocated = self.config.resources.placement == "colocated"
-        if colocated:
+        if self.config.colocated:
             await self.stack.policy.sleep()
         result = await asyncio.to_thread(self._train, number, version)
-        if colocated:  # the GPUs are the engines' again; the next round starts from the checkpoint
+        if (
+            self.config.colocated
+        ):  # the GPUs are the engines' again; the next round starts from the checkpoint
             await asyncio.to_thread(self.close)
         self.live.finish("train")
         return result

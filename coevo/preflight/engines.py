@@ -59,8 +59,7 @@ async def _trainer_checks(
     samples: Sequence[Sample],
 ) -> list[Check]:
     """As a round does it: colocated, the engine sleeps meanwhile and is woken after."""
-    colocated = config.resources.placement == "colocated"
-    if colocated:
+    if config.colocated:
         await stack.policy.sleep()
     batch = probe_batch(prompts, samples, config.rollout.temperature)
     try:
@@ -72,7 +71,7 @@ async def _trainer_checks(
     except TrainerError as error:
         return [fail("trainer", str(error), "see docs/training.md and the message")]
     checks = [ok("trainer", group.layout), agreement(config, batch, values)]
-    if colocated:
+    if config.colocated:
         await stack.serve_base()
         await stack.policy.generate(requests(config, prompts))
         checks.append(ok("placement", "colocated: the engine slept while the trainer worked"))

@@ -99,7 +99,7 @@ def _gpus(config: RunConfig, machine: Machine) -> Check:
     engine, trainer = booked_gpus(config)
     if not engine + trainer:
         return ok("GPUs", "none asked for: device cpu")
-    together = config.resources.placement == "colocated"
+    together = config.colocated
     needed = gpus_needed(config)
     each = f"engines {engine}, trainer {trainer}, {config.resources.placement}"
     if machine.gpus is None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from coevo.colocation import ColocationError, grouped, in_turn
+from coevo.colocation import ColocationError, grouped
 from coevo.config import ConfigError, load_config
 from coevo.placement import booked_cpus, gpus_needed
+from coevo.schedule import Rounds
 
 RECIPE = "configs/models/qwen3_8b.yaml"
 
@@ -24,31 +25,38 @@ def test_a_replica_over_two_nodes_is_refused_with_what_is_left() -> None:
         grouped(["a", "a", "a", "b"], 2, 2)
 
 
-def test_the_second_begins_when_the_first_has_ended() -> None:
-    order: list[str] = []
+class Phases:
+    """Notes when each phase begins and ends."""
 
-    async def phase(name: str) -> str:
-        order.append(f"{name} begins")
+    def __init__(self) -> None:
+        self.order: list[str] = []
+
+    async def phase(self, name: str, wall: float) -> dict[str, Any]:
+        self.order.append(f"{name} begins")
         await asyncio.sleep(0)
-        order.append(f"{name} ends")
-        return name
+        self.order.append(f"{name} ends")
+        return {"wall": wall}
 
-    assert asyncio.run(in_turn(phase("evolve"), phase("train"))) == ("evolve", "train")
-    assert order == ["evolve begins", "evolve ends", "train begins", "train ends"]
+    async def measure(self, number: int) -> dict[str, Any]:
+        return await self.phase("measure", 1.0)
+
+    async def rollout(self, number: int) -> dict[str, Any]:
+        return await self.phase("rollout", 2.0)
+
+    async def evolve(self, number: int, rolled: dict[str, Any]) -> dict[str, Any]:
+        return await self.phase("evolve", 4.0)
+
+    async def train(self, number: int) -> dict[str, Any]:
+        return await self.phase("train", 8.0)
 
 
-def test_the_second_is_not_begun_where_the_first_fails() -> None:
-    begun = []
-
-    async def fails() -> Any:
-        raise ValueError("no")
-
-    async def second() -> Any:
-        begun.append(1)
-
-    with pytest.raises(ValueError, match="no"):
-        asyncio.run(in_turn(fails(), second()))
-    assert not begun
+@pytest.mark.parametrize(("in_turns", "wall"), [(True, 15.0), (False, 11.0)])
+def test_in_turns_training_begins_when_evolution_has_ended(in_turns: bool, wall: float) -> None:
+    phases = Phases()
+    played = asyncio.run(Rounds(phases, 1, "synchronous", in_turns).play(0))
+    assert played.wall == wall
+    begins, ends = phases.order.index("train begins"), phases.order.index("evolve ends")
+    assert (begins > ends) == in_turns
 
 
 @pytest.mark.parametrize(
