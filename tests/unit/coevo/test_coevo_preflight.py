@@ -16,7 +16,7 @@ from coevo.cli import main
 from coevo.config import ConfigError, RunConfig, load_config
 from coevo.memory import GIB
 from coevo.model_shape import ModelError, shape_of
-from coevo.preflight import preflight
+from coevo.preflight import check_config, preflight
 from coevo.preflight.checks import Check, ok
 from coevo.preflight.machine import Machine, machine_checks, machine_of
 from coevo.preflight.model import context_check, model_checks, prefix_check
@@ -126,6 +126,18 @@ def test_a_hub_id_that_cannot_be_had_is_named(monkeypatch: pytest.MonkeyPatch) -
         model_directory("models/nothing/here")
 
 
+def test_a_hub_id_that_was_downloaded_once_is_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached = tmp_path / "models--someone--tiny"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text("0123abcd")
+    write_config("0.6b", cached / "snapshots" / "0123abcd")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert model_directory("someone/tiny") == cached / "snapshots" / "0123abcd"
+
+
 # --- the machine ---
 
 
@@ -187,6 +199,11 @@ def test_a_job_on_other_nodes_is_measured_by_what_the_configuration_says(qwen3_8
 
 
 # --- the command ---
+
+
+@pytest.mark.parametrize("recipe", ["smollm2", "qwen3_0.6b"])
+def test_the_recipes_have_a_harness_tasks_and_a_way_to_evolve(recipe: str) -> None:
+    check_config(load_config(f"configs/models/{recipe}.yaml"))
 
 
 def test_a_warmstarted_configuration_needs_no_model_yet() -> None:
