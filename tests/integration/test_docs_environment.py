@@ -42,7 +42,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (where / "guess.py").write_text(blocks("python")[0])
     (where / "guess.yaml").write_text(blocks("yaml")[0])
     model = "PATH"
-    for line in "\n".join(blocks("sh")).splitlines():
+    for line in "".join(blocks("sh")).splitlines():
         said = coevo(where, *line.replace("PATH", model).split()[1:])
         if found := re.search(r"policy M0: (\S+)", said):
             model = found[1]
