@@ -51,7 +51,7 @@ class Speeds:
     a mean. spread: sigma of the log-normal of sampled (0: all alike). weight_bytes: a publication.
     publish_bytes_per_s: of the file system, shared by all engines that read, or of a broadcast that
     all engines hear at once (trainer.publish collective). driver_s: driver's own work an episode,
-    one at a time. evolve_s, evolve_episodes: of one evolution: time at its language model, and
+    one at a time. buffer_bytes_per_s: token data appended to the replay buffer, by the driver too. evolve_s, evolve_episodes: of one evolution: time at its language model, and
     candidate episodes after it.
     """
 
@@ -62,12 +62,16 @@ class Speeds:
     spread: float = 0.5
     weight_bytes: float = 2e9
     publish_bytes_per_s: float = 2e9
-    driver_s: float = 0.002
+    driver_s: float = 0.004
+    buffer_bytes_per_s: float = 2e8
     evolve_s: float = 0.0
     evolve_episodes: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("tokens_per_s", "train_tokens_per_s", "sampled", "publish_bytes_per_s"):
+        for name in (
+            "tokens_per_s", "train_tokens_per_s", "sampled", "publish_bytes_per_s",
+            "buffer_bytes_per_s",
+        ):  # fmt: skip
             if not 0 < getattr(self, name) < math.inf:
                 raise SimulationError(
                     f"simulate: {name} is {getattr(self, name)}; expected above 0"
@@ -129,6 +133,13 @@ class _Driver:
         self._free = max(now, self._free) + self.cost
         self.busy += self.cost
         return self._free
+
+    async def work(self, seconds: float) -> None:
+        """Do something at once that keeps it from all else."""
+        now = asyncio.get_running_loop().time()
+        self._free = max(now, self._free) + seconds
+        self.busy += seconds
+        await asyncio.sleep(self._free - now)
 
 
 class _Worker:
@@ -251,6 +262,7 @@ class _Simulation:
             costs = [r.trajectory.cost for r in results]
             tokens = sum(c.prompt_tokens + c.sampled_tokens for c in costs)
             self.rolled[number] = _Rolled(version, len(results), tokens)
+            await self.driver.work(TOKEN_BYTES * tokens / self.speeds.buffer_bytes_per_s)
 
         return await self._timed(roll())
 

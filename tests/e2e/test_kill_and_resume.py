@@ -23,15 +23,24 @@ def finish(process: subprocess.Popen[bytes], log: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(2400)  # eight starts of the engines
-def test_a_run_killed_in_every_phase_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "after"),
+    [
+        ("synchronous", ["", "0/measure", "0/rollout", "0/publish", "1/rollout", "1/publish"]),
+        # While round 0 evolves and trains, and round 1 is rolled out ahead, or was.
+        ("pipelined", ["0/measure", "1/rollout"]),
+    ],
+)
+def test_a_run_killed_in_every_phase_ends_like_an_undisturbed_one(
+    tmp_path: Path, schedule: str, after: list[str]
+) -> None:
     log = tmp_path / "log"
-    common = ["configs/smoke.yaml", f"runs_dir={tmp_path}"]
+    common = ["configs/smoke.yaml", f"runs_dir={tmp_path}", f"schedule={schedule}"]
     finish(start("run", *common, "name=whole", log=log), log)
     whole = tmp_path / "whole"
 
     run = tmp_path / "killed"
     # Killed while the phase after each of these runs; evolution and training run side by side.
-    after = ["", "0/measure", "0/rollout", "0/publish", "1/rollout", "1/publish"]
     command = ["run", *common, "name=killed"]
     killed = 0
     for key in after:

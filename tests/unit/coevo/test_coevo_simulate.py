@@ -16,7 +16,7 @@ QUICKSTART = "configs/quickstart.yaml"
 
 ROUND = Speeds(
     tokens_per_s=100, train_tokens_per_s=800, sampled=100, prompt=100, spread=0,
-    weight_bytes=1, publish_bytes_per_s=2, driver_s=0,
+    weight_bytes=1, publish_bytes_per_s=2, driver_s=0, buffer_bytes_per_s=1e15,
 )  # fmt: skip
 """An episode takes a second in a slot of its own engine."""
 
@@ -93,6 +93,11 @@ def test_the_driver_queues_what_ends_at_once():
     # Four engines end an episode each after 1 s (held-out: one); the driver takes them in turn.
     assert found.rollout_s == pytest.approx(1 + 4)
     assert found.driver_busy == pytest.approx(5 / 7)
+
+
+def test_the_driver_appends_what_was_rolled_out_before_the_round_goes_on():
+    slow = replace(ROUND, buffer_bytes_per_s=13 * 4 * 200 / 2)  # two seconds for the round's tokens
+    assert simulate(small(), 1, slow).rollout_s == pytest.approx(4 + 2)
 
 
 def test_a_frozen_run_neither_trains_nor_publishes():
