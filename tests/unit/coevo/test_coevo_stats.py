@@ -147,3 +147,69 @@ def test_chunked_draws_equal_draws_made_at_once(monkeypatch):
 def test_undefined_statistics_are_refused_with_the_numbers(call, says):
     with pytest.raises(stats.StatsError, match=says):
         call()
+
+
+# --- several run seeds ---
+
+
+def test_one_seed_gives_what_no_seed_gives():
+    a, b = [1, 0, 1, 1, 0, 1], [0, 0, 1, 0, 0, 1]
+    tasks = ["x", "x", "y", "y", "z", "z"]
+    assert stats.paired_bootstrap(a, b, tasks, [7] * 6) == stats.paired_bootstrap(a, b, tasks)
+
+
+def test_seeds_that_disagree_widen_the_interval_and_seeds_that_agree_do_not():
+    tasks = [t for t in range(40) for _ in range(3)]
+    seeds = [0, 1, 2] * 40
+    zero = np.zeros(120)
+    alike = np.array([1.0 if t % 2 else 0.0 for t in range(40) for _ in range(3)])
+    apart = np.array([float(s == 0) for _ in range(40) for s in range(3)])
+    over_tasks = stats.paired_bootstrap(alike, zero, tasks)
+    over_both = stats.paired_bootstrap(alike, zero, tasks, seeds)
+    assert (over_both.lo, over_both.hi) == pytest.approx((over_tasks.lo, over_tasks.hi), abs=0.02)
+    # Whole tasks alike, whole seeds apart: the mean of a draw is the share of seed 0 in it.
+    found = stats.paired_bootstrap(apart, zero, tasks, seeds)
+    assert (found.lo, found.hi) == (0.0, 1.0)
+    assert found.se == pytest.approx(math.sqrt(1 / 3 * 2 / 3 / 3), abs=0.01)
+    assert found.n_seeds == 3
+    fixed = stats.paired_bootstrap(apart, zero, tasks)
+    assert (fixed.lo, fixed.hi) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
+
+
+def test_seeds_without_a_common_task_are_resampled_all_the_same():
+    found = stats.paired_bootstrap([1.0, 0.0], [0.0, 0.0], ["a", "b"], [0, 1])
+    assert (found.mean, found.lo, found.hi) == (0.5, 0.0, 1.0)
+
+
+def test_as_many_run_seeds_as_pairs_are_expected():
+    with pytest.raises(stats.StatsError, match="2 run seeds for 1 pairs"):
+        stats.paired_bootstrap([1.0], [0.0], ["a"], [0, 1])
+
+
+def test_a_rate_of_repeated_tasks_is_as_sure_as_its_tasks():
+    tasks = [t for t in range(50) for _ in range(4)]
+    same = [float(t < 20) for t in tasks]  # a task's four episodes agree: 50 observations
+    found = stats.clustered_rate(same, tasks, [0] * 200)
+    expected = stats.wilson(20, 50)
+    assert found.estimate == 0.4
+    assert (found.lo, found.hi) == pytest.approx((expected.lo, expected.hi), abs=0.01)
+    assert stats.clustered_rate([1.0] * 200, tasks, [0] * 200).lo == stats.wilson(50, 50).lo
+    alone = stats.clustered_rate([1.0, 0.0, 1.0], ["a", "b", "c"], [0, 0, 0])
+    assert alone == stats.wilson(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("seed_sd", "task_sd", "least"), [(0.0, 0.0, 0.95), (0.0, 0.3, 0.9), (0.08, 0.1, 0.82)]
+)
+def test_the_interval_over_three_seeds_covers_the_true_difference(seed_sd, task_sd, least):
+    # Differences in probability of 60 tasks, by task and by seed; the full table is a benchmark.
+    rng, hits, runs = np.random.default_rng(0), 0, 100
+    tasks = [t for t in range(60) for _ in range(3)]
+    seeds = [0, 1, 2] * 60
+    for _ in range(runs):
+        effect = 0.1 + rng.normal(0, task_sd, (60, 1)) + rng.normal(0, seed_sd, (1, 3))
+        a = rng.random((60, 3)) < np.clip(0.4 + effect, 0, 1)
+        b = rng.random((60, 3)) < 0.4
+        found = stats.paired_bootstrap(a.ravel(), b.ravel(), tasks, seeds, draws=400)
+        hits += found.lo <= 0.1 <= found.hi
+    assert hits / runs >= least
