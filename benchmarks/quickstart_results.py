@@ -17,8 +17,10 @@ from pathlib import Path
 
 from coevo.arms import parse_seeds
 from coevo.cli import main as coevo
-from coevo.compare import Comparison, PairedDifference, compare, p_value, points
-from coevo.live import percent, quantity, with_interval
+from coevo.compare import Comparison, compare
+from coevo.compare_view import amount, budget_rows, by_seed_text, difference_text, per_point
+from coevo.live import p_value, percent, quantity, with_interval
+from coevo.records import RepeatResult
 from coevo.report import write_report
 from coevo.runs import Run, load_run
 from harness.atomic import write_atomic, write_json
@@ -79,6 +81,8 @@ def write_page(found: Comparison, runs: Sequence[Run], root: Path) -> None:
         "arms": lambda: arms(found),
         "seeds": lambda: by_seed(runs),
         "pairs": lambda: pairs(found),
+        "splits": lambda: splits(found),
+        "budgets": lambda: budgets(found),
         "notes": lambda: "\n".join(f"- {note}" for note in found.notes),
         "time": lambda: machine_time(root),
     }
@@ -100,19 +104,58 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def arms(found: Comparison) -> str:
     return table(
-        ["arm", "start", "final", "best (round)", "tokens", "wall"],
+        ["arm", "start", "final", "best (round)", "pass@k", "pass^k", "flipping"],
         [
             [
                 arm.label,
                 with_interval(arm.initial),
                 with_interval(arm.final),
                 "–" if arm.best is None else f"{percent(arm.best.success)} ({arm.best_round})",
-                quantity(arm.tokens.total),
-                f"{arm.wall_s:.0f} s",
+                *repeated(arm.repeats[1]),
             ]
             for arm in found.arms
         ],
     )
+
+
+def repeated(found: RepeatResult | None) -> list[str]:
+    if found is None:
+        return ["–"] * 3
+    shares = (found.pass_at_k, found.pass_hat_k, found.flips)
+    return [f"{percent(shares[0])} (k = {found.k})", *map(percent, shares[1:])]
+
+
+def splits(found: Comparison) -> str:
+    rows = [
+        [
+            arm.label,
+            curve.split,
+            with_interval(curve.initial),
+            with_interval(curve.final),
+            difference_text(curve.gain) if curve.gain else "–",
+        ]
+        for arm in found.arms
+        for curve in arm.others
+    ]
+    return table(["arm", "split", "start", "final", "final − start, points"], rows)
+
+
+def budgets(found: Comparison) -> str:
+    rows = []
+    for arm, spent, over in budget_rows(found):
+        tokens, seconds = per_point(spent.tokens, arm.gain), per_point(spent.wall_s, arm.gain)
+        rows.append(
+            [
+                arm.label,
+                *(amount(getattr(spent, n), over[n]) for n in ("tasks", "episodes", "tokens")),
+                quantity(spent.measured_tokens) if spent.measured_tokens is not None else "–",
+                f"{spent.wall_s:.0f} s",
+                "–" if tokens is None else quantity(tokens),
+                "–" if seconds is None else f"{seconds:.0f} s",
+            ]
+        )
+    columns = ["arm", "tasks", "episodes", "tokens", "tokens of measurements", "wall"]
+    return table([*columns, "tokens a point", "wall a point"], rows)
 
 
 def by_seed(runs: Sequence[Run]) -> str:
@@ -127,19 +170,13 @@ def by_seed(runs: Sequence[Run]) -> str:
 
 def pairs(found: Comparison) -> str:
     labels = {arm.key: arm.label for arm in found.arms}
-
-    def row(name: str, pair: PairedDifference) -> list[str]:
-        i = pair.interval
-        return [
-            name,
-            f"{points(i.mean)} [{points(i.lo)}, {points(i.hi)}]",
-            p_value(pair.p_mcnemar),
-            pair.conclusion,
-        ]
-
-    rows = [row(f"{a.label}, final − start", a.gain) for a in found.arms if a.gain is not None]
-    rows += [row(f"{labels[p.a]} − {labels[p.b]}", p) for p in found.pairs]
-    return table(["difference", "points, 95%", "McNemar", "reading"], rows)
+    named = [(f"{a.label}, final − H0·M0", a.gain) for a in found.arms if a.gain is not None]
+    named += [(f"{labels[p.a]} − {labels[p.b]}", p) for p in found.pairs]
+    rows = [
+        [name, difference_text(p), by_seed_text(p), p_value(p.p_mcnemar), p.conclusion]
+        for name, p in named
+    ]
+    return table(["difference", "points, 95%", "by seed", "McNemar", "reading"], rows)
 
 
 def machine_time(root: Path) -> str:

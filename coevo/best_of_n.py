@@ -70,6 +70,7 @@ class BestOfNRun(Loop):
             tokens=Tokens(
                 prompt=first["tokens"][0] + tokens[0], sampled=first["tokens"][1] + tokens[1]
             ),
+            measured_tokens=Tokens(prompt=first["tokens"][0], sampled=first["tokens"][1]),
         )
         write_json(self.run.path / "summary.json", summary.to_json())
         return summary

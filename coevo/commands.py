@@ -20,7 +20,8 @@ from coevo import __version__, events, harness_cli
 from coevo.arms import arm_configs, learning_tokens, matched_run, parse_arms, parse_seeds
 from coevo.base_model import model_directory
 from coevo.cli import EXIT_BAD_INPUT, EXIT_STOPPED
-from coevo.compare import NotComparableError, compare, print_comparison
+from coevo.compare import NotComparableError, compare
+from coevo.compare_view import print_comparison
 from coevo.config import ConfigError, RunConfig, load_config
 from coevo.errors import InputError
 from coevo.live import round_line

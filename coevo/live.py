@@ -56,10 +56,19 @@ def percent(share: float | None) -> str:
 
 
 def with_interval(result: SplitResult | None) -> str:
-    """'51.5% [44.6, 58.3]': success with its 95% Wilson interval."""
+    """'51.5% [44.6, 58.3]': success with its 95% interval."""
     if result is None or result.success is None:
         return "–"
     return f"{percent(result.success)} [{100 * result.lo:.1f}, {100 * result.hi:.1f}]"
+
+
+def points(value: float) -> str:
+    """A difference of shares in percentage points, signed: '+9.5'."""
+    return f"{100 * value:+.1f}"
+
+
+def p_value(p: float) -> str:
+    return "p<0.001" if p < 0.001 else f"p={p:.3f}"
 
 
 def staleness_text(record: RoundRecord) -> str:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coevo import events
@@ -28,6 +29,7 @@ from coevo.records import (
     EvolutionRecord,
     EvolveResult,
     Measured,
+    RepeatResult,
     RolloutRecord,
     RoundRecord,
     SplitResult,
@@ -150,6 +152,7 @@ class Loop:
                 prompt=rolled["tokens"][0] + evolved["tokens"][0] + measured["tokens"][0],
                 sampled=rolled["tokens"][1] + evolved["tokens"][1] + measured["tokens"][1],
             ),
+            measured_tokens=_tokens(measured),
             staleness=Staleness(**trained["staleness"]),
             harness_mix=dict(stats.harness_mix),
             variants={name: VariantRecord(**item) for name, item in rolled["variants"].items()},
@@ -291,6 +294,7 @@ class Loop:
                 "n": len(scored),
                 "success": _mean([t.success for t in scored]),
                 "reward": _mean([t.reward for t in scored]),
+                "repeats": _repeats(scored),
             },
             "tokens": tokens_of(trajectories),
             "rollout": rollout_record(trajectories, finished).model_dump(mode="json"),
@@ -343,7 +347,28 @@ class Loop:
                 prompt=sum(r.tokens.prompt for r in rounds) + last["tokens"][0],
                 sampled=sum(r.tokens.sampled for r in rounds) + last["tokens"][1],
             ),
+            measured_tokens=_sum(
+                [*(r.measured_tokens for r in rounds if r.measured_tokens), _tokens(last)]
+            ),
         )
+
+
+def _tokens(phase: Mapping[str, Any]) -> Tokens:
+    prompt, sampled = phase["tokens"]
+    return Tokens(prompt=prompt, sampled=sampled)
+
+
+def _sum(tokens: Sequence[Tokens]) -> Tokens:
+    return Tokens(prompt=sum(t.prompt for t in tokens), sampled=sum(t.sampled for t in tokens))
+
+
+def _repeats(scored: Sequence[Trajectory]) -> dict[str, Any] | None:
+    counts: Counter[tuple[str, bool]] = Counter((t.task_id, t.success) for t in scored)
+    found = RepeatResult.of(
+        (counts[task, True] + counts[task, False], counts[task, True])
+        for task in sorted({t.task_id for t in scored})
+    )
+    return found.model_dump(mode="json") if found else None
 
 
 def _mean(values: Sequence[float]) -> float | None:

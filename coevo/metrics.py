@@ -173,10 +173,11 @@ class MetricsLog:
 
 
 def _timeless(record: RoundRecord) -> dict[str, object]:
-    """The record without what the clock decides, and what retention has deleted since."""
+    """The record without what the clock decides, what retention has deleted since, and what a run
+    that an older version began may lack."""
     data = record.to_json()
     del data["buffer"]["bytes"]
-    del data["wall"]
+    del data["wall"], data["measured_tokens"]
     del data["rollout"]["length_bias"]
     if data["train"]:
         del data["train"]["tokens_per_s"], data["train"]["mfu"]

@@ -6,7 +6,7 @@ written can always be read back (JSON has no NaN). `None` means not measured.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -69,12 +69,43 @@ class SplitResult(Record):
         )
 
 
+class RepeatResult(Record):
+    """Of tasks that ran k times each (those with fewer scored runs are left out): pass@1, pass@k and
+    pass^k, unbiased, and the share of tasks that passed some runs and failed others."""
+
+    k: int
+    tasks: int
+    pass_at_1: float
+    pass_at_k: float
+    pass_hat_k: float
+    flips: float
+
+    @classmethod
+    def of(cls, counts: Iterable[tuple[int, int]]) -> RepeatResult | None:
+        """counts: (scored runs, successes) a task. None where no task ran twice."""
+        found = list(counts)
+        k = max((n for n, _ in found), default=0)
+        if k < 2:
+            return None
+        full = [(n, c) for n, c in found if n == k]
+        return cls(
+            k=k,
+            tasks=len(full),
+            pass_at_1=stats.mean_pass_at_k(full, 1),
+            pass_at_k=stats.mean_pass_at_k(full, k),
+            pass_hat_k=stats.mean_pass_hat_k(full, k),
+            flips=stats.flip_rate(full),
+        )
+
+
 class EvolveResult(Record):
-    """Scored episodes of the round's own tasks. success and reward are means, None when n is 0."""
+    """Scored episodes of the round's own tasks. success and reward are means, None when n is 0.
+    repeats: over the samples of each task, None with one sample or in records that lack it."""
 
     n: int
     success: float | None
     reward: float | None
+    repeats: RepeatResult | None = None
 
 
 class RolloutRecord(Record):
@@ -216,7 +247,8 @@ class VariantRecord(Record):
 
 
 class RoundRecord(VersionedRecord):
-    """One committed round: a line of metrics.jsonl."""
+    """One committed round: a line of metrics.jsonl. measured_tokens: those of `tokens` that its
+    held-out measurement took; None in records that lack it."""
 
     kind: ClassVar[str] = "round record"
     round: int
@@ -229,6 +261,7 @@ class RoundRecord(VersionedRecord):
     valid_seen: SplitResult | None = None
     ood: SplitResult | None = None
     tokens: Tokens = Tokens()
+    measured_tokens: Tokens | None = None
     staleness: Staleness = Staleness()
     harness_mix: dict[str, int] = {}
     variants: dict[str, VariantRecord] = {}
@@ -253,6 +286,15 @@ class EpisodeResult(Record):
     def scored(self) -> bool:
         """False for an infrastructure error, which is neither a success nor a failure."""
         return self.outcome in SCORED
+
+
+def attempts(episodes: Iterable[EpisodeResult]) -> dict[str, tuple[int, int]]:
+    """task id -> (scored runs, successes)."""
+    counts: dict[str, tuple[int, int]] = {}
+    for e in episodes:
+        n, c = counts.get(e.task_id, (0, 0))
+        counts[e.task_id] = (n + e.scored, c + (e.scored and e.success))
+    return counts
 
 
 class ServedTasks(Record):
@@ -305,11 +347,7 @@ class BestOfN(VersionedRecord):
 
     def attempts(self) -> dict[str, tuple[int, int]]:
         """task id -> (scored runs, successes)."""
-        counts: dict[str, tuple[int, int]] = {}
-        for e in self.episodes:
-            n, c = counts.get(e.task_id, (0, 0))
-            counts[e.task_id] = (n + e.scored, c + (e.scored and e.success))
-        return counts
+        return attempts(self.episodes)
 
     def single(self) -> SplitResult:
         """All runs alike: what one run gives on average."""
@@ -349,7 +387,7 @@ class Measured(Record):
 
 
 class Summary(VersionedRecord):
-    """A finished run in one file: summary.json."""
+    """A finished run in one file: summary.json. measured_tokens: as in RoundRecord."""
 
     kind: ClassVar[str] = "run summary"
     name: str
@@ -361,6 +399,7 @@ class Summary(VersionedRecord):
     initial: Measured
     wall_s: float
     tokens: Tokens
+    measured_tokens: Tokens | None = None
 
 
 Split = Literal["heldout", "valid_seen", "ood"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,15 @@ from typing import Any
 import yaml
 
 from coevo.metrics import MetricsError, read_metrics
-from coevo.records import BestOfN, Evaluation, RecordError, RoundRecord, Summary, Tokens
+from coevo.records import (
+    SPLITS,
+    BestOfN,
+    Evaluation,
+    RecordError,
+    RoundRecord,
+    Summary,
+    Tokens,
+)
 
 
 class RunError(RuntimeError):
@@ -22,7 +30,8 @@ class RunError(RuntimeError):
 
 @dataclass(frozen=True)
 class Run:
-    """One run as it stands on disk. `problems`: files that could not be read, with the reason."""
+    """One run as it stands on disk. `problems`: files that could not be read, with the reason.
+    evaluations: of the held-out split, by round; others: of further splits that were measured."""
 
     name: str
     path: Path
@@ -36,6 +45,7 @@ class Run:
     summary: Summary | None
     problems: tuple[str, ...] = ()
     best_of_n: BestOfN | None = None
+    others: Mapping[str, Mapping[int, Evaluation]] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -58,6 +68,17 @@ class Run:
             prompt=sum(r.tokens.prompt for r in self.rounds),
             sampled=sum(r.tokens.sampled for r in self.rounds),
         )
+
+    @property
+    def measured_tokens(self) -> Tokens | None:
+        """Those of `tokens` that held-out measurements took; None where a record lacks it."""
+        if self.summary is not None:
+            return self.summary.measured_tokens
+        parts = [r.measured_tokens for r in self.rounds]
+        known = [p for p in parts if p is not None]
+        if len(known) < len(parts):
+            return None
+        return Tokens(prompt=sum(p.prompt for p in known), sampled=sum(p.sampled for p in known))
 
     @property
     def wall_s(self) -> float:
@@ -105,11 +126,13 @@ def load_run(path: Path | str) -> Run:
         problems.append(f"{path / 'metrics.jsonl'}: missing, no round is committed yet")
     except (OSError, MetricsError) as error:
         problems.append(str(error))
-    evaluations: dict[int, Evaluation] = {}
-    for file in sorted((path / "heldout").glob("*.json")):
-        evaluation = read(f"heldout/{file.name}", partial(_evaluation, file))
-        if evaluation is not None:
-            evaluations[evaluation.round] = evaluation
+    splits: dict[str, dict[int, Evaluation]] = {split: {} for split in SPLITS}
+    for split, of_split in splits.items():
+        for file in sorted((path / split).glob("*.json")):
+            evaluation = read(f"{split}/{file.name}", partial(_evaluation, file))
+            if evaluation is not None:
+                of_split[evaluation.round] = evaluation
+    evaluations = splits.pop("heldout")
     best = read(
         "best_of_n.json",
         lambda text: BestOfN.from_json(json.loads(text), str(path / "best_of_n.json")),
@@ -131,6 +154,7 @@ def load_run(path: Path | str) -> Run:
         summary=summary,
         problems=tuple(problems),
         best_of_n=best,
+        others={split: found for split, found in splits.items() if found},
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coevo.compare import MIN_TASKS, Arm, Comparison, PairedDifference, points
+from coevo.compare import MIN_TASKS, Arm, Comparison, PairedDifference
+from coevo.live import points
 from coevo.records import SplitResult
 
 

@@ -6,11 +6,13 @@ import io
 import json
 
 import pytest
+import yaml
 from rich.console import Console
 from synthetic_runs import make_run
 
-from coevo.compare import NotComparableError, RunError, compare, load_run, print_comparison
-from coevo.records import Evaluation
+from coevo.compare import NotComparableError, RunError, compare, load_run
+from coevo.compare_view import per_point, print_comparison
+from coevo.records import Evaluation, RepeatResult, SplitResult
 from coevo.report.verdict import verdict
 
 
@@ -112,6 +114,96 @@ def test_seeds_of_an_arm_are_pooled_and_paired_seed_by_seed(tmp_path):
     assert (found.pairs[0].interval.n_tasks, found.pairs[0].interval.n_pairs) == (50, 600)
     with pytest.raises(NotComparableError, match=r"run seeds are 0, 1, 2 and 0, 1;"):
         compare([load_run(run) for run in runs[:5]])
+
+
+def test_several_seeds_widen_the_interval_and_are_shown_one_by_one(tmp_path):
+    runs = [
+        load_run(make_run(tmp_path, arm, seed=s, rounds=2))
+        for arm in ("frozen", "harness")
+        for s in (0, 1, 2)
+    ]
+    both = compare(runs).difference("harness", "frozen")
+    assert both is not None
+    assert both.interval.n_seeds == 3
+    assert [seed for seed, _ in both.by_seed] == [0, 1, 2]
+    assert sum(mean for _, mean in both.by_seed) / 3 == pytest.approx(both.interval.mean)
+    one = compare([runs[0], runs[3]]).difference("harness", "frozen")
+    assert one is not None
+    assert one.interval.n_seeds == 1
+    assert one.by_seed[0][1] == pytest.approx(both.by_seed[0][1])
+    assert any("both resampled" in note for note in compare(runs).notes)
+    assert any("One run an arm: the intervals cover" in note for note in compare(runs[:1]).notes)
+
+
+def test_runs_of_one_arm_under_two_settings_make_two_groups_named_by_the_key(tmp_path):
+    runs = []
+    for lr in (0.1, 0.2):
+        for seed in (0, 1):
+            path = make_run(tmp_path, "model", seed=seed, rounds=1, name=f"lr{lr}-{seed}")
+            config = yaml.safe_load((path / "config.yaml").read_text())
+            config["trainer"]["lr"] = lr
+            config["resources"] = {"num_cpus": 8 + seed}  # where a run is computed is no setting
+            (path / "config.yaml").write_text(yaml.safe_dump(config))
+            runs.append(load_run(path))
+    found = compare(runs)
+    assert [arm.label for arm in found.arms] == [
+        "Model only (trainer.lr=0.1)",
+        "Model only (trainer.lr=0.2)",
+    ]
+    assert [arm.seeds for arm in found.arms] == [(0, 1), (0, 1)]
+    assert found.pairs[0].interval.n_seeds == 2
+
+
+def test_repeats_of_a_task_give_pass_k_and_flips(tmp_path):
+    run = make_run(tmp_path, "frozen", tasks=20, repeats=2, rounds=1)
+    _solve_exactly(run, [2] * 8 + [1] * 4 + [0] * 8)
+    found = compare([load_run(run)])
+    assert found.arms[0].repeats[1] == RepeatResult(
+        k=2, tasks=20, pass_at_1=0.5, pass_at_k=0.6, pass_hat_k=0.4, flips=0.2
+    )
+    # Runs of a task mostly agree, so that 40 of them say less than 40 tasks would.
+    final = found.arms[0].final
+    assert final is not None
+    assert final.hi - final.lo > SplitResult.of(20, 40).hi - SplitResult.of(20, 40).lo
+    once = make_run(tmp_path, "harness", tasks=20, repeats=1, rounds=1)
+    assert any("ran once: pass@k" in note for note in compare([load_run(once)]).notes)
+
+
+def test_further_splits_are_compared_with_their_own_start(tmp_path):
+    run = make_run(tmp_path, "coevolve", rounds=3)
+    (run / "ood").mkdir()
+    for name in ("0000.json", "0002.json"):
+        (run / "ood" / name).write_text((run / "heldout" / name).read_text())
+    (run / "ood" / "0001.json").write_text("{")
+    loaded = load_run(run)
+    assert sorted(loaded.others["ood"]) == [0, 2]
+    assert any("ood/0001.json" in problem for problem in loaded.problems)
+    arm = compare([loaded]).arms[0]
+    evolve, ood = arm.others
+    assert (evolve.split, evolve.gain, evolve.final_round) == ("evolve", None, 2)
+    assert ood.gain is not None
+    assert arm.gain is not None
+    assert (ood.final, ood.gain.interval) == (arm.final, arm.gain.interval)
+
+
+def test_a_point_costs_what_the_run_spent_over_what_it_gained(tmp_path):
+    run = make_run(tmp_path, "coevolve", rounds=2, tasks=20, repeats=2)
+    _rewrite(
+        run / "summary.json",
+        lambda data: data.update(
+            tokens={"prompt": 900, "sampled": 600}, measured_tokens={"prompt": 400, "sampled": 100}
+        ),
+    )
+    first = run / "heldout" / "0000.json"
+    _rewrite(first, lambda data: [e.update(success=False) for e in data["episodes"]])
+    _solve_exactly(run, [1] * 20)
+    found = compare([load_run(run)])
+    assert found.arms[0].budget.tokens == 1000
+    assert found.arms[0].budget.measured_tokens == 500
+    assert per_point(1000, found.arms[0].gain) == pytest.approx(1000 / 50)
+    assert per_point(1000, None) is None
+    older = make_run(tmp_path, "frozen", rounds=1)
+    assert compare([load_run(older)]).arms[0].budget.tokens is None
 
 
 def test_two_runs_of_one_arm_and_seed_are_told_apart_by_name(tmp_path):
