@@ -51,7 +51,7 @@ class Budget:
     @classmethod
     def mean(cls, budgets: Sequence[Budget]) -> Budget:
         """A run's share of several."""
-        means = {}
+        means: dict[str, Any] = {}
         for name in (f.name for f in fields(cls)):
             values = [getattr(budget, name) for budget in budgets]
             means[name] = None if None in values else sum(values) / len(values)

@@ -29,6 +29,7 @@ from coevo.preflight import check_free, preflight
 from coevo.rundir import RunDir, RunDirError
 from coevo.runs import RunError, load_run
 from coevo.seed_model import SeedModelError, seed_model
+from coevo.sinks import check_sinks
 from harness.bundle import BundleError
 from harness.evolve.recipe import RecipeError
 
@@ -128,7 +129,8 @@ def _go(runs: Sequence[tuple[RunDir, RunConfig]]) -> None:
     """Run one after another over the same engines; on any end but success say how to go on."""
     console = Console()
     at = runs[0][0]
-    for run, _ in runs:
+    for run, config in runs:
+        check_sinks(config)
         check_free(run)
     try:
         # Here, because reading commands must work where no engine is installed.

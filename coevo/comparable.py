@@ -24,7 +24,7 @@ OWN_KEYS = frozenset({"name", "mode", "seed", "runs_dir", "best_of_n.n", "best_o
 """Config keys in which runs differ by being different runs; no note is made of them."""
 
 
-PLACE = ("cluster", "resources", "sinks")
+PLACE = ("cluster", "resources", "sinks", "project")
 """Sections that say where a run is computed and shown, not what."""
 
 

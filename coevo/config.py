@@ -24,6 +24,7 @@ from rollout.trajectory import Role
 from trainer.config import TrainerConfig
 
 Mode = Literal["frozen", "harness", "model", "coevolve", "best_of_n"]
+SinkName = Literal["wandb", "mlflow", "trackio"]
 Schedule = Literal["synchronous", "pipelined"]
 
 
@@ -164,6 +165,8 @@ class RunConfig(_Section):
     storage: StorageConfig = StorageConfig()
     resources: ResourcesConfig = ResourcesConfig()
     cluster: ClusterConfig | None = None
+    sinks: tuple[SinkName, ...] = ()
+    project: str = "coevo"
 
     @property
     def evolves(self) -> bool:

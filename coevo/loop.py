@@ -44,6 +44,7 @@ from coevo.rollouts import Serving, TaskSource, rollout_record, routed_specs, to
 from coevo.rundir import RunDir
 from coevo.schedule import LEAD, Rounds
 from coevo.sealed import SealedReads
+from coevo.sinks import Sinks
 from coevo.stack import Stack
 from coevo.stop import STOP
 from coevo.training import Learner
@@ -104,16 +105,19 @@ class Loop:
         rounds: list[RoundRecord] = []
         with MetricsLog(self.run.path / "metrics.jsonl") as log:
             board = TensorBoard(self.run.path / "tensorboard", len(log.records))
+            sinks = Sinks(self.config, self.run.path, self.live.console.print)
             try:
                 for number in range(self.config.rounds):
                     record = await self.round(number)
                     if log.append(record):
                         board.write(record)
+                    sinks.send(log.records)
                     self.live.add(record)
                     rounds.append(record)
                 last = await self.measure(self.config.rounds)
             finally:
                 board.close()
+                sinks.close()
                 self.learner.close()
                 await self.evolver.close()
         summary = self._summary(rounds, last)

@@ -20,6 +20,7 @@ SCHEMA = 1
 FIXED = ("name", "seed", "mode", "schedule", "environment", "harness", "policy.model",
          "policy.warmstart", "policy.api.base_url", "policy.api.model")  # fmt: skip
 """Keys (and what lies under them) that make a run this run."""
+ELSEWHERE = {"cluster", "sinks", "project"}
 
 
 class RunDirError(RuntimeError):
@@ -80,13 +81,13 @@ class RunDir:
     def changes(self, config: RunConfig) -> dict[str, tuple[Any, Any]]:
         """Key → (the run's value, that of `config`), where they differ.
 
-        `cluster` is left out: it says where a run is computed, not what.
+        ELSEWHERE is left out: it says where a run is computed and shown, not what.
         """
         try:
-            mine = _flat(self.config().model_dump(mode="json", exclude={"cluster"}))
+            mine = _flat(self.config().model_dump(mode="json", exclude=ELSEWHERE))
         except ConfigError as error:
             raise RunDirError(f"{self.path}: its config.yaml no longer reads: {error}") from error
-        other = _flat(config.model_dump(mode="json", exclude={"cluster"}))
+        other = _flat(config.model_dump(mode="json", exclude=ELSEWHERE))
         return {
             key: (mine.get(key), other.get(key))
             for key in sorted(mine.keys() | other.keys())
