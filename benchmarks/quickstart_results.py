@@ -19,7 +19,8 @@ from coevo.arms import parse_seeds
 from coevo.cli import main as coevo
 from coevo.compare import Comparison, compare
 from coevo.compare_view import amount, budget_rows, by_seed_text, difference_text, per_point
-from coevo.live import p_value, percent, quantity, with_interval
+from coevo.live import p_value, percent, points, quantity, with_interval
+from coevo.matrix import FILE, Matrix
 from coevo.records import RepeatResult
 from coevo.report import write_report
 from coevo.runs import Run, load_run
@@ -48,7 +49,7 @@ def main() -> None:
     )  # fmt: skip
     paths = [root / f"quickstart-{arm}-s{seed}" for arm in ARMS for seed in seeds]
     for path in paths:
-        if "-coevolve-" in path.name and not (path / "matrix.json").is_file():
+        if "-coevolve-" in path.name and not (path / FILE).is_file():
             timed(
                 root, path.name,
                 ["matrix", str(path), "--harness", "0,last", "--policy", "0,last"],
@@ -84,6 +85,7 @@ def write_page(found: Comparison, runs: Sequence[Run], root: Path) -> None:
         "splits": lambda: splits(found),
         "budgets": lambda: budgets(found),
         "notes": lambda: "\n".join(f"- {note}" for note in found.notes),
+        "matrix": lambda: matrices(runs),
         "time": lambda: machine_time(root),
     }
     text = PAGE.read_text(encoding="utf-8")
@@ -177,6 +179,30 @@ def pairs(found: Comparison) -> str:
         for name, p in named
     ]
     return table(["difference", "points, 95%", "by seed", "McNemar", "reading"], rows)
+
+
+def matrices(runs: Sequence[Run]) -> str:
+    """The corners and the decomposition of each co-evolution."""
+    rows = []
+    for run in runs:
+        file = run.path / FILE
+        if not file.is_file():
+            continue
+        found = Matrix.from_json(json.loads(file.read_text()), str(file))
+        split = found.decomposition
+        if split is None:
+            continue
+        corners = [found.cell(h, p).result.success for h in split.rows for p in split.columns]
+        parts = [split.total, split.harness, split.model, split.interaction]
+        rows.append(
+            [
+                str(run.seed),
+                *map(percent, corners),
+                *(f"{points(e.mean)} [{points(e.lo)}, {points(e.hi)}]" for e in parts),
+            ]
+        )
+    columns = ["seed", "H0·M0", "H0·M1", "H1·M0", "H1·M1"]
+    return table([*columns, "total", "harness", "model", "interaction"], rows)
 
 
 def machine_time(root: Path) -> str:

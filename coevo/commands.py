@@ -20,10 +20,11 @@ from coevo import __version__, events, harness_cli
 from coevo.arms import arm_configs, learning_tokens, matched_run, parse_arms, parse_seeds
 from coevo.base_model import model_directory
 from coevo.cli import EXIT_BAD_INPUT, EXIT_STOPPED
-from coevo.compare import NotComparableError, compare
+from coevo.compare import Comparison, NotComparableError, compare
 from coevo.compare_view import print_comparison
 from coevo.config import ConfigError, RunConfig, load_config
 from coevo.errors import InputError
+from coevo.experiment import write_experiment
 from coevo.live import round_line
 from coevo.preflight import check_free, preflight
 from coevo.rundir import RunDir, RunDirError
@@ -121,8 +122,10 @@ def _experiment(arguments: argparse.Namespace) -> None:
     if left:
         _go(left)
     paths = [run.path for run, _ in runs]
-    _print_comparison(paths)
-    _write_report(paths, Path(base.runs_dir) / f"{base.name}.html")
+    comparison = _print_comparison(paths)
+    root = Path(base.runs_dir)
+    print(f"budgets: {write_experiment(root, base.name, comparison)}")
+    _write_report(paths, root / f"{base.name}.html")
 
 
 def _go(runs: Sequence[tuple[RunDir, RunConfig]]) -> None:
@@ -265,8 +268,10 @@ def _compare(arguments: argparse.Namespace) -> None:
     _print_comparison(arguments.runs)
 
 
-def _print_comparison(paths: Sequence[Path]) -> None:
-    print_comparison(compare([load_run(path) for path in paths]), Console())
+def _print_comparison(paths: Sequence[Path]) -> Comparison:
+    comparison = compare([load_run(path) for path in paths])
+    print_comparison(comparison, Console())
+    return comparison
 
 
 def _report(arguments: argparse.Namespace) -> None:

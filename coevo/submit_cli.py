@@ -22,7 +22,10 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--array", choices=ARRAYS, help="one array task a seed, or an arm; each is a run of its own"
     )
-    parser.add_argument("--seeds", help="comma-separated (default with --array seeds: 0,1,2)")
+    parser.add_argument(
+        "--seeds",
+        help="how many, or a list as for `coevo experiment` (default with --array seeds: 3)",
+    )
     parser.add_argument(
         "--arms", help="comma-separated modes (default with --array arms: frozen,harness,coevolve)"
     )

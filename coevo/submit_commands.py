@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coevo import slurm
+from coevo.arms import arm_configs, learning_tokens, matched_run, parse_arms, parse_seeds
 from coevo.cluster import ClusterConfig
 from coevo.commands import versions
 from coevo.config import ConfigError, RunConfig, dump_config, load_config
@@ -22,7 +23,7 @@ from coevo.preflight import preflight
 from coevo.rundir import RunDir
 from harness.atomic import write_atomic
 
-DEFAULT_SEEDS, DEFAULT_ARMS = "0,1,2", "frozen,harness,coevolve"
+DEFAULT_SEEDS, DEFAULT_ARMS = "3", "frozen,harness,coevolve"
 REMOTE_IMAGE = ("docker://", "library://", "oras://", "http://", "https://", "shub://")
 
 
@@ -74,21 +75,15 @@ def _configs(arguments: argparse.Namespace) -> list[RunConfig]:
             if getattr(arguments, option):
                 raise InputError(f"--{option} needs --array; give --array {option}")
         return [base]
-    seeds = arguments.seeds or (DEFAULT_SEEDS if arguments.array == "seeds" else str(base.seed))
+    seeds = arguments.seeds or (DEFAULT_SEEDS if arguments.array == "seeds" else f"{base.seed},")
     arms = arguments.arms or (DEFAULT_ARMS if arguments.array == "arms" else base.mode)
-    return [
-        load_config(
-            arguments.config,
-            [
-                *arguments.overrides,
-                f"mode={arm}",
-                f"seed={seed}",
-                f"name={base.name}-{arm}-s{seed}",
-            ],
-        )
-        for seed in dict.fromkeys(seeds.split(","))
-        for arm in dict.fromkeys(arms.split(","))
-    ]
+    configs = arm_configs(
+        arguments.config, arguments.overrides, parse_arms(arms), parse_seeds(seeds)
+    )
+    for config in configs:
+        if config.mode == "best_of_n" and (match := matched_run(config)) is not None:
+            learning_tokens(match)  # tasks of an array wait for no other: it must be finished
+    return configs
 
 
 def _job(

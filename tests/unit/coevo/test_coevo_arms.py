@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from synthetic_runs import make_run
 
 from coevo.arms import parse_arms, parse_seeds
+from coevo.compare import compare, load_run
 from coevo.config import ConfigError, load_config
 from coevo.errors import InputError
+from coevo.experiment import write_experiment
 
 SMOKE = Path(__file__).resolve().parents[3] / "configs" / "smoke.yaml"
 
@@ -43,3 +47,19 @@ def test_the_ends_of_a_run_may_measure_further_splits():
     assert evaluation.sizes(True) == {"heldout": 6, "ood": 9}
     with pytest.raises(ConfigError, match=r"evaluation\.ends names heldout"):
         load_config(SMOKE, ["evaluation.ends={heldout: 9}"])
+
+
+def test_the_record_of_an_experiment_holds_each_budget_and_its_difference(tmp_path):
+    paths = [make_run(tmp_path, arm, rounds=2) for arm in ("frozen", "harness")]
+    for path, tokens in zip(paths, (800, 1500), strict=True):
+        summary = json.loads((path / "summary.json").read_text())
+        summary["tokens"] = {"prompt": tokens, "sampled": 0}
+        summary["measured_tokens"] = {"prompt": 500, "sampled": 0}
+        (path / "summary.json").write_text(json.dumps(summary))
+    file = write_experiment(tmp_path, "it", compare([load_run(path) for path in paths]))
+    found = json.loads(file.read_text())
+    assert file.name == "it.experiment.json"
+    assert found["baseline"] == "harness"
+    assert [arm["budget"]["tokens"] for arm in found["arms"]] == [300, 1000]
+    assert [arm["over"]["tokens"] for arm in found["arms"]] == [-0.7, 0.0]
+    assert found["arms"][0]["runs"] == ["frozen-0"]

@@ -123,7 +123,10 @@ def test_a_container_brings_its_own_python(
         (("cluster.container=pyxis:a#b", "--local"), "pyxis needs srun"),
         (("cluster.cpus_per_task=1", "--dry-run"), "books 3 CPUs"),
         (("cluster.nodes=1", "--seeds", "1,2"), "--seeds needs --array"),
-        (("cluster.nodes=1", "--array", "arms", "--arms", "frozen,harnes"), "mode: is 'harnes'"),
+        (
+            ("cluster.nodes=1", "--array", "arms", "--arms", "frozen,harnes"),
+            "'harnes' is none; did you mean 'harness'?",
+        ),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_submitted(

@@ -10,6 +10,16 @@ import pytest
 from synthetic_runs import make_run
 
 from coevo.compare import compare, load_run
+from coevo.matrix import (
+    FILE,
+    Decomposition,
+    Effect,
+    Matrix,
+    MatrixCell,
+    MatrixHarness,
+    MatrixPolicy,
+)
+from coevo.records import SplitResult
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -44,6 +54,38 @@ def test_tables_are_written_between_the_markers_of_the_page(results, tmp_path):
     assert after.count("| Frozen |") == 3  # arms, evolve split, budgets
     prose = [line for line in before.splitlines() if line and not line.startswith("|")]
     assert [line for line in prose if line not in after] == []
+
+
+def test_the_matrix_of_each_co_evolution_is_a_row(results, tmp_path):
+    run = make_run(tmp_path, "coevolve", seed=2)
+    effect = Effect(mean=0.1, lo=0.05, hi=0.15)
+    matrix = Matrix(
+        run="coevolve-2",
+        split="heldout",
+        n=20,
+        seed=2,
+        harnesses=tuple(MatrixHarness(id=name, rounds=(0,)) for name in "ab"),
+        policies=tuple(MatrixPolicy(version=v, fingerprint="f", rounds=(v,)) for v in (0, 1)),
+        cells=tuple(
+            MatrixCell(
+                harness=h,
+                policy=p,
+                result=SplitResult.of(4 + 4 * h + 2 * p, 20),
+                source="run",
+                file="heldout/0000.json",
+            )
+            for h in (0, 1)
+            for p in (0, 1)
+        ),
+        decomposition=Decomposition(
+            rows=(0, 1), columns=(0, 1), n_tasks=20, total=effect, harness=effect, model=effect,
+            interaction=effect, harness_alone=effect, model_alone=effect,
+        ),
+    )  # fmt: skip
+    (run / FILE).write_text(json.dumps(matrix.to_json()))
+    assert results.matrices([load_run(run)]).splitlines()[-1] == (
+        "| 2 | 20.0% | 30.0% | 40.0% | 50.0% " + 4 * "| +10.0 [+5.0, +15.0] " + "|"
+    )
 
 
 def test_a_page_without_a_marker_is_refused(results, tmp_path):
