@@ -9,13 +9,14 @@ journal and continues where it stopped, to the same result.
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coevo import events
+from coevo import events, logs
 from coevo.base_policy import keep_base
 from coevo.config import RunConfig
 from coevo.evaluation import Evaluator
@@ -59,6 +60,8 @@ from rollout.episode import EpisodeResult
 from rollout.scheduler import Admission
 from rollout.staleness import StalenessManager
 from rollout.trajectory import Trajectory
+
+_log = logging.getLogger(__name__)
 
 
 class Loop:
@@ -222,9 +225,12 @@ class Loop:
             nonlocal computed
             STOP.check(self.run.path)
             computed, began = True, time.monotonic()
-            await self._serve()
-            result: dict[str, Any] = await compute(*args)
-            files = seal(self.run, result.pop("files", ()))
+            with logs.within(key):
+                _log.info("begins")
+                await self._serve()
+                result: dict[str, Any] = await compute(*args)
+                files = seal(self.run, result.pop("files", ()))
+                _log.info("ends after %.1f s", time.monotonic() - began)
             return {**result, "files": files, "wall": time.monotonic() - began}
 
         found: dict[str, Any] = await self.journal.once(key, inputs, run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 from ray.exceptions import RayError
 from rich.console import Console
 
-from coevo import events
+from coevo import events, logs
 from coevo.base_policy import BasePolicyError
 from coevo.best_of_n import BestOfNRun
 from coevo.cli import EXIT_BAD_INPUT, EXIT_BUG, EXIT_STOPPED
@@ -43,6 +44,8 @@ INFRASTRUCTURE = (EngineError, RolloutError, TrainerError, EvolutionAborted, Ray
                   RayStartError)  # fmt: skip
 BROKEN = (PublishError, ReplayError, StoreError, JournalError, MetricsError, RecordError)
 UNMET = (StackError, SandboxUnavailable, SeedModelError, BasePolicyError)
+_log = logging.getLogger(__name__)
+
 KNOWN = (*INFRASTRUCTURE, *BROKEN, *UNMET, StopRequested, KeyboardInterrupt, OSError,
          BaseExceptionGroup)  # fmt: skip
 STORAGE = {
@@ -95,7 +98,7 @@ def run_all(
     with _session(model, console) as session:
         for run, config in runs:
             yield run
-            with run, _attempt(run):
+            with run, logs.logging_to(run.path), _attempt(run):
                 repair(run, config, console.print)
                 stack = session.stack(config)
                 summary = session.runner.run(_one(run, config, stack, console))
@@ -156,6 +159,10 @@ def _attempt(run: RunDir) -> Iterator[None]:
         yield
     except BaseException as error:
         message, code = failure(error) or (f"a bug: {error!r}", EXIT_BUG)
+        _log.error(
+            "the run ends with %d: %s", code, message,
+            exc_info=code == EXIT_BUG, extra={"quiet": True},
+        )  # fmt: skip
         try:
             events.end(run.path, code, message)
         except OSError as full:

@@ -13,6 +13,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from harness.trace import Level
 from rollout.config import EnvironmentConfig, RolloutConfig
 from rollout.episode import EpisodeResult
+from rollout.logs import Said
 from rollout.policy.base import ChatEngine, PolicyEngine
 from rollout.scheduler import Admission, RolloutError, Scheduler, WorkerDied
 from rollout.spec import EpisodeSpec
@@ -101,8 +102,9 @@ class _RayWorker:
         except RayTaskError as error:
             raise RolloutError(f"rollout worker: {error.cause or error}") from error
 
-    async def alive(self) -> None:
-        await self._call(self._actor.alive.remote())
+    async def alive(self) -> list[Said]:
+        said: list[Said] = await self._call(self._actor.alive.remote())
+        return said
 
     async def level(self) -> str:
         level: str = await self._call(self._actor.level.remote())

@@ -17,6 +17,7 @@ from harness.runloop import RunResult
 from harness.trace import Level
 from rollout.config import RolloutConfig
 from rollout.episode import EpisodeResult, trajectory_of
+from rollout.logs import Said, replay
 from rollout.spec import EpisodeSpec
 from rollout.staleness import StalenessManager
 
@@ -46,8 +47,8 @@ class Worker(Protocol):
         """(index in `specs`, result) of each, as they finish."""
         ...
 
-    async def alive(self) -> None:
-        """Returns while the worker's event loop turns."""
+    async def alive(self) -> Sequence[Said]:
+        """Returns while the worker's event loop turns: what was logged there since the last call."""
         ...
 
     def kill(self) -> None:
@@ -136,6 +137,13 @@ class Scheduler:
         for index in pending:
             if index not in phase.results:
                 phase.results[index] = _lost(phase.specs[index], self._death)
+        reasons = sorted({phase.results[i].trajectory.outcome.reason for i in pending})[:3]
+        _log.warning(
+            "%d episodes ended in infrastructure errors: %s", len(pending), "; ".join(reasons),
+            extra={
+                "event": "episodes_lost", "fields": {"count": len(pending), "reasons": reasons},
+            },
+        )  # fmt: skip
 
     async def _share(self, phase: _Phase, number: int, share: Sequence[int]) -> list[int]:
         """Run a worker's share; the indices that must be issued again."""
@@ -157,6 +165,10 @@ class Scheduler:
             _log.warning(
                 "rollout worker %d is replaced and %d of its episodes are issued again: %s",
                 number, len(left), self._death,
+                extra={
+                    "actor": f"worker {number}", "event": "worker_replaced",
+                    "fields": {"worker": number, "episodes": len(left), "reason": self._death},
+                },
             )  # fmt: skip
             self.workers[number] = self._spawn()
         finally:
@@ -169,7 +181,7 @@ class Scheduler:
         while True:
             try:
                 async with asyncio.timeout(max(limit, wait)):
-                    await worker.alive()
+                    said = await worker.alive()
             except TimeoutError:
                 worker.kill()
                 return (
@@ -178,6 +190,7 @@ class Scheduler:
                 )
             except WorkerDied as error:
                 return str(error)
+            replay(said, f"worker {number}")
             limit = 0.0
             await asyncio.sleep(wait / 4)
 

@@ -17,6 +17,7 @@ from rollout.conversation import ChatPolicy, Policy, TokenPolicy
 from rollout.envs import make_env
 from rollout.episode import EpisodeResult, Limits, run_episode, trajectory_of
 from rollout.lockstep import Batcher, Immediate, Lockstep
+from rollout.logs import Kept, Said
 from rollout.policy.base import ChatEngine, PolicyEngine
 from rollout.spec import EpisodeSpec
 from rollout.tokens import Renderer
@@ -37,6 +38,7 @@ class RolloutWorker:
         engine: PolicyEngine | ChatEngine,
     ) -> None:
         self._config = config
+        self._log = Kept.install()
         self._env = make_env(environment.name, **environment.options)
         self._renderer = (
             None
@@ -121,8 +123,10 @@ class RolloutWorker:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def alive(self) -> None:
-        """Answered while the event loop turns: a stopped process or a blocking call is found out."""
+    async def alive(self) -> list[Said]:
+        """Answered while the event loop turns: a stopped process or a blocking call is found out.
+        What was logged since the last call."""
+        return self._log.fetch()
 
     async def close(self) -> None:
         await self._sandbox.close()

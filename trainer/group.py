@@ -5,6 +5,7 @@ Imports neither torch nor DeepSpeed: those live in the ranks.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 from collections.abc import Sequence
@@ -16,12 +17,15 @@ import ray
 import ray.exceptions
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from rollout.logs import replay
 from rollout.policy.broadcast import Broadcast
 from trainer.batch import TrainBatch
 from trainer.checkpoint import layout_of, seal, staging, verify
 from trainer.config import TrainerConfig
 from trainer.errors import TrainerError
 from trainer.worker import RankWorker
+
+_log = logging.getLogger(__name__)
 
 SETTLE_S = 5.0
 """How long to wait, after a first failure, to learn which rank died and which only noticed."""
@@ -79,6 +83,12 @@ class TrainerGroup:
             self._actors.append(actor.options(**options).remote(config, self._path, rank))
         master, port = self._call_one(0, "address")
         self.info: list[dict[str, Any]] = self._call("start", master, port)
+        for rank, info in enumerate(self.info):
+            _log.info(
+                "started as process %d, layout %s", info["pid"], self.layout,
+                extra={"actor": f"rank {rank}"},
+            )  # fmt: skip
+        self._fetch_logs()
 
     @property
     def layout(self) -> str:
@@ -97,6 +107,7 @@ class TrainerGroup:
     def train(self, batch: TrainBatch) -> list[dict[str, float]]:
         """One round of optimiser steps; the metrics of each, over all ranks."""
         metrics: list[dict[str, float]] = self._call("train", ray.put(batch))[0]
+        self._fetch_logs()
         return metrics
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -194,6 +205,10 @@ class TrainerGroup:
         for actor in self._actors:
             ray.kill(actor)
         self._actors = []
+
+    def _fetch_logs(self) -> None:
+        for rank, said in enumerate(self._call("logs")):
+            replay(said, f"rank {rank}")
 
     def _call_one(self, rank: int, method: str, *args: Any) -> Any:
         return self._gather({getattr(self._actors[rank], method).remote(*args): rank}, method)[rank]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rollout.logs import Kept, Said
 from rollout.policy.broadcast import Broadcast, Bucket
 from trainer.batch import TrainBatch
 from trainer.config import TrainerConfig
@@ -22,6 +23,11 @@ class RankWorker:
         self._model_path = model_path
         self._rank = rank
         self._engine: Any = None
+        self._log = Kept.install()
+
+    def logs(self) -> list[Said]:
+        """What was logged here since the last call."""
+        return self._log.fetch()
 
     def address(self) -> tuple[str, int]:
         """This host's address, and a port free on it: rank 0 serves the rendezvous there."""

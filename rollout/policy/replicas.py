@@ -174,6 +174,7 @@ async def start_replicas(
         *(
             VLLMEngine.start(
                 config.model_copy(update={"seed": config.seed + i, "bundles": place.bundles}),
+                number=i,
                 **{**ray_options, **place.ray_options},
             )
             for i, place in enumerate(places or [EnginePlace()] * count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import RayActorError
 
+from rollout.logs import Kept, Said, replay
 from rollout.policy.base import ContextOverflow, EngineError, Request, Sample, Sampling
 from rollout.policy.broadcast import Broadcast
 from rollout.policy.config import VLLMEngineConfig
@@ -18,6 +20,7 @@ from rollout.policy.engine_loop import EngineLoop
 from rollout.policy.remote import call, result
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 INSTALL = "run `make install`, or `pip install 'coevo[cpu]'` (`coevo[gpu]` on CUDA machines)"
 SEED_LIMIT = 1 << 63
@@ -41,9 +44,14 @@ class VLLMActor:
 
     def __init__(self, config: VLLMEngineConfig) -> None:
         self._config = config
+        self._log = Kept.install()
         self._core: Any = None
         self._loop: EngineLoop[Any, Any] | None = None
         self._requests = self._prompt = self._cached = self._sampled = 0
+
+    async def logs(self) -> list[Said]:
+        """What was logged here since the last call."""
+        return self._log.fetch()
 
     async def start(self, version: int) -> None:
         """Load the model and answer one warm-up request. Raises EngineError that says what to do."""
@@ -132,17 +140,18 @@ class VLLMEngine:
     Sampling at temperature 0 is greedy; its log-probs are those at temperature 1.
     """
 
-    def __init__(self, actor: Any, config: VLLMEngineConfig) -> None:
+    def __init__(self, actor: Any, config: VLLMEngineConfig, number: int = 0) -> None:
         self._actor = actor
         self._config = config
+        self._number = number
 
     @classmethod
     async def start(
-        cls, config: VLLMEngineConfig, *, version: int = 0, **ray_options: Any
+        cls, config: VLLMEngineConfig, *, version: int = 0, number: int = 0, **ray_options: Any
     ) -> VLLMEngine:
         """Start an actor (Ray must be initialised) that serves `config.model` as `version`.
 
-        ray_options: passed on to the actor (name, scheduling_strategy, …). The actor is never
+        number: of the replica, in logs. ray_options: passed on to the actor (name, scheduling_strategy, …). The actor is never
         restarted by Ray, because a restarted one would serve the first weights again.
         """
         options: dict[str, Any] = {
@@ -153,12 +162,13 @@ class VLLMEngine:
             "runtime_env": {"env_vars": config.env()},
         }
         actor: Any = ray.remote(VLLMActor).options(**(options | ray_options)).remote(config)
-        engine = cls(actor, config)
+        engine = cls(actor, config, number)
         try:
             await engine._call(actor.start.remote(version), config.start_timeout_s, "start")
         except EngineError:
             ray.kill(actor)
             raise
+        await engine._say("serves %s as version %d", config.model, version)
         return engine
 
     @property
@@ -182,6 +192,7 @@ class VLLMEngine:
             self._config.call_timeout_s,
             f"update to version {version}",
         )
+        await self._say("serves version %d, weights %s", version, fingerprint)
 
     async def sleep(self) -> None:
         """Give the GPU memory away until the next `update`. Raises EngineError."""
@@ -219,6 +230,14 @@ class VLLMEngine:
             pass
         finally:
             ray.kill(self._actor)
+
+    async def _say(self, text: str, *values: object) -> None:
+        """Log it, with what the engine logged itself."""
+        actor = f"engine {self._number}"
+        replay(
+            await self._call(self._actor.logs.remote(), self._config.call_timeout_s, "logs"), actor
+        )
+        _log.info(text, *values, extra={"actor": actor})
 
     async def _call(self, reference: Awaitable[T], timeout_s: float, what: str) -> T:
         return await call(reference, timeout_s, f"engine {self._config.model!r}", what)

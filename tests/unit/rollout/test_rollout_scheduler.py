@@ -13,6 +13,7 @@ from harness.events import TaskView
 from harness.runloop import RunResult
 from rollout.config import RolloutConfig
 from rollout.episode import EpisodeResult, trajectory_of
+from rollout.logs import Said
 from rollout.scheduler import Admission, RolloutError, Scheduler, WorkerDied
 from rollout.spec import EpisodeSpec
 from rollout.staleness import StalenessManager
@@ -54,8 +55,9 @@ class Coroutine:
             result = RunResult(kind, "", 1, "")  # type: ignore[arg-type]
             yield k, EpisodeResult(trajectory_of(specs[k], result, "", None, None, 0.0))
 
-    async def alive(self) -> None:
+    async def alive(self) -> list[Said]:
         await asyncio.sleep(3600 if self.hangs else 0)
+        return []
 
     def kill(self) -> None:
         self.gone.set()
