@@ -48,15 +48,17 @@ else
   }
 fi
 scratch=$scratch_base/r$job.$attempt
+# Compiled kernels outlive the attempt: to make them anew costs each start half a minute and more.
+cache=$scratch_base/coevo-cache.$UID
 step_container=() inside=()
 case $container in
   apptainer:*)
     inside=(apptainer exec)
     [ "$gpus" -gt 0 ] && inside+=(--nv)
-    for path in "$run" "$scratch" "$PWD" "${mounts[@]}"; do inside+=(--bind "$path:$path"); done
+    for path in "$run" "$scratch" "$cache" "$PWD" "${mounts[@]}"; do inside+=(--bind "$path:$path"); done
     inside+=("${container#*:}") ;;
   pyxis:*)
-    list=; for path in "$run" "$scratch" "$PWD" "${mounts[@]}"; do list+=,$path:$path; done
+    list=; for path in "$run" "$scratch" "$cache" "$PWD" "${mounts[@]}"; do list+=,$path:$path; done
     step_container=("--container-image=${container#*:}" "--container-name=coevo$job"
       "--container-mounts=${list#,}" "--container-workdir=$PWD") ;;
 esac
@@ -88,13 +90,14 @@ event start nodes "${SLURM_JOB_NODELIST:-local}"
 software
 unset ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ZE_AFFINITY_MASK GPU_DEVICE_ORDINAL RAY_ADDRESS
 ulimit -Sn "$(ulimit -Hn)"
-# What a killed attempt left behind goes; -O: nobody else laid the directory out before us.
-if ! everywhere bash -c 'for old in "$2".*; do [ "$old" = "$1" ] || rm -rf "$old"; done
-    mkdir -p -m 700 "$1" && [ -O "$1" ] && touch "$1/.writable"' _ "$scratch" "$scratch_base/r$job"; then
+# What a killed attempt left behind goes; -O: nobody else laid the directories out before us.
+if ! everywhere bash -c 'for old in "$1".*; do [ "$old" = "$2" ] || rm -rf "$old"; done; shift
+    for made; do mkdir -p -m 700 "$made" && [ -O "$made" ] && touch "$made/.writable" || exit 1; done' \
+    _ "$scratch_base/r$job" "$scratch" "$cache"; then
   say "cluster.scratch $scratch_base cannot be written on every node; name a directory that can"
   leave 2 "bad input"
 fi
-export TMPDIR=$scratch TRITON_CACHE_DIR=$scratch/triton VLLM_CACHE_ROOT=$scratch/vllm TORCHINDUCTOR_CACHE_DIR=$scratch/inductor
+export TMPDIR=$scratch TRITON_CACHE_DIR=$cache/triton VLLM_CACHE_ROOT=$cache/vllm TORCHINDUCTOR_CACHE_DIR=$cache/inductor
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$run/.ray_token.$job
 (umask 077; od -An -N32 -tx1 /dev/urandom | tr -d ' \n' > "$RAY_AUTH_TOKEN_PATH")
 

@@ -33,7 +33,10 @@ async def run(directory: Path) -> int:
 
     head = Path(sys.argv[sys.argv.index("--address-file") + 1])
     if settings.get("ray"):
-        wait_for_head(head, 200)
+        import ray
+
+        ray.init(wait_for_head(head, 200), log_to_driver=False)
+        STOP.listen()
     for step in range(settings["steps"]):
         if step == settings.get("bug_at"):
             raise ZeroDivisionError("a bug")
@@ -45,7 +48,7 @@ async def run(directory: Path) -> int:
             print(stop, flush=True)
             return EXIT_STOPPED
     if settings.get("ray"):
-        wait_for_head(head, 1)  # it answers still
+        assert [node["Alive"] for node in ray.nodes()] == [True]
     return 0
 
 

@@ -66,7 +66,7 @@ def test_two_jobs_of_one_user_share_a_node_and_one_ends_without_the_other(
     assert short.wait_for_end() == "COMPLETED"
     assert long.state() == "RUNNING"
     assert long.wait_for_end() == "COMPLETED"
-    # The second job's Ray outlived the first's: its head answered at the end, and no daemon was lost.
+    # The second job's Ray outlived the first's: its driver asked it at the end, and no daemon was lost.
     assert long.decisions() == short.decisions() == ["done"]
     addresses = {(job.run / "logs/latest/address").read_text() for job in (short, long)}
     assert len(addresses) == 2

@@ -91,7 +91,7 @@ def test_a_lost_node_costs_an_attempt_and_nothing_else(fleet: Fleet) -> None:
     job.slurm.start_node("n4")
     assert job.wait_for_end() == "COMPLETED"
     assert len(job.events("start")) == 2
-    assert keys(job) == numbers(120)
+    assert keys(job) == numbers(240)
 
 
 def test_the_loss_of_a_daemon_ends_the_attempt(fleet: Fleet) -> None:
@@ -162,10 +162,10 @@ def test_without_slurm_a_stop_ends_the_script_with_75(tmp_path: Path, scratch: P
 
 def test_a_phase_longer_than_the_time_limit_is_requeued_at_the_limit(fleet: Fleet) -> None:
     job = fleet["long-phase"]
-    job.wait(lambda: job.decisions(), "the time limit", 240)
+    job.wait(job.decisions, "the time limit", 240)
     assert job.decisions()[0] == "requeue"
     assert job.events("end")[0]["code"] == "137"
-    job.wait(lambda: len(job.events("start")) == 2, "the second attempt")
+    job.wait(lambda: len(job.events("start")) >= 2, "the second attempt")
     job.slurm.ask("scancel", job.id)
 
 
