@@ -23,6 +23,10 @@ FIXED = ("name", "seed", "mode", "schedule", "environment", "harness", "policy.m
 ELSEWHERE = {"cluster", "sinks", "project"}
 
 
+BEGUN = ("owner.lock", "lock.json", ".lock.json.", ".config.yaml.")
+"""What a run's directory may hold before its config.yaml: names, and starts of temporary ones."""
+
+
 class RunDirError(RuntimeError):
     """A run directory that cannot be used: in use, another configuration, or not a run."""
 
@@ -52,7 +56,8 @@ class RunDir:
         elif file.exists():
             run.check_same(config)
         else:
-            if path.exists() and any(p.name != "owner.lock" for p in path.iterdir()):
+            # A process killed while it made the directory leaves these and no configuration.
+            if path.exists() and any(not p.name.startswith(BEGUN) for p in path.iterdir()):
                 raise RunDirError(
                     f"{path} is not empty and holds no run; choose another `name`, or remove it"
                 )

@@ -77,3 +77,11 @@ def test_too_many_tasks_are_refused_with_the_key_to_change() -> None:
         source.batch(0, 97)
     with pytest.raises(ValueError, match=r"counts\.heldout"):
         source.check_size("heldout", 241)
+
+
+@pytest.mark.parametrize("left", ["lock.json", ".lock.json.0f3a.tmp", ".config.yaml.0f3a.tmp"])
+def test_a_directory_whose_making_was_killed_is_made_again(left: str, tmp_path: Path) -> None:
+    (tmp_path / "it").mkdir()
+    (tmp_path / "it" / left).write_text("{")
+    run = RunDir.create(tmp_path / "it", load_config(QUICKSTART), {})
+    assert run.config().name == "quickstart"
