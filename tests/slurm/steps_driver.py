@@ -28,7 +28,7 @@ async def run(directory: Path) -> int:
 
     async def phase() -> float:
         STOP.check(directory)
-        await asyncio.sleep(settings["seconds"])
+        await asyncio.sleep(settings.get("seconds", 0.3))
         return began
 
     head = Path(sys.argv[sys.argv.index("--address-file") + 1])
@@ -37,7 +37,7 @@ async def run(directory: Path) -> int:
 
         ray.init(wait_for_head(head, 200), log_to_driver=False)
         STOP.listen()
-    for step in range(settings["steps"]):
+    for step in range(settings.get("steps", 3)):
         if step == settings.get("bug_at"):
             raise ZeroDivisionError("a bug")
         if step == settings.get("dies_at"):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 from job_under_test import JobUnderTest, steps_job, submit_steps
 from throwaway_slurm import ThrowawaySlurm, until
 
@@ -77,6 +78,53 @@ def test_one_task_of_an_array_is_requeued_without_the_other(fleet: Fleet) -> Non
     assert keys(job, 0) == keys(job, 1) == numbers(30)
 
 
+def test_arms_are_submitted_as_an_array_and_an_edited_configuration_only_on_request(
+    slurm: ThrowawaySlurm,
+    runs: Path,
+    scratch: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(ROOT)
+    python = runs / "my venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        '#!/bin/bash\n[ "$3" = node ] && exec sleep 1000\n'
+        f'exec {sys.executable} {ROOT}/tests/slurm/steps_driver.py "$@"\n'
+    )
+    python.chmod(0o755)
+    settings = {
+        "interface": "lo", "scratch": scratch, "cpus_per_task": 4, "mem": "100M",
+        "venv": python.parents[1],
+    }  # fmt: skip
+    command = [
+        "submit", "configs/smoke.yaml", "--array", "arms", "--arms", "frozen,harness",
+        f"runs_dir={runs}/arms", *(f"cluster.{key}={value}" for key, value in settings.items()),
+    ]  # fmt: skip
+    own = [runs / "arms" / f"smoke-{arm}-s0" for arm in ("frozen", "harness")]
+
+    def submitted(*more: str) -> JobUnderTest:
+        assert main([*command, *more]) == 0, capsys.readouterr().err
+        said = capsys.readouterr().out
+        number = said.splitlines()[0].removeprefix("submitted job ").partition(":")[0]
+        return JobUnderTest(slurm, number, own, runs / "arms" / "jobs" / "smoke")
+
+    def ends_well(job: JobUnderTest) -> None:
+        for task in (0, 1):
+            assert job.wait_for_end(task) == "COMPLETED", job.told()
+
+    job = submitted()
+    ends_well(job)
+    assert [job.decisions(task) for task in (0, 1)] == [["done"], ["done"]]
+    modes = [yaml.safe_load((run / "submitted.yaml").read_text())["mode"] for run in own]
+    assert modes == ["frozen", "harness"]
+
+    assert main([*command, "evaluation.episodes=5"]) == 2
+    assert "evaluation.episodes: 6 there, 5 asked for" in capsys.readouterr().err
+    ends_well(submitted("evaluation.episodes=5", "--accept-config"))
+    assert "evaluation.episodes" in (own[0] / "config_changes.jsonl").read_text()
+
+
 def test_a_preempted_job_stops_in_its_grace_time_and_goes_on_later(fleet: Fleet) -> None:
     job = fleet["preempted"]
     assert job.wait_for_end() == "COMPLETED"
@@ -91,7 +139,7 @@ def test_a_lost_node_costs_an_attempt_and_nothing_else(fleet: Fleet) -> None:
     job.slurm.start_node("n4")
     assert job.wait_for_end() == "COMPLETED"
     assert len(job.events("start")) == 2
-    assert keys(job) == numbers(240)
+    assert keys(job) == numbers(120)
 
 
 def test_the_loss_of_a_daemon_ends_the_attempt(fleet: Fleet) -> None:
