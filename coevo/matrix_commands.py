@@ -17,12 +17,11 @@ from rich.text import Text
 
 from coevo.base_policy import checked_base, model_fingerprint
 from coevo.commands import base_model
-from coevo.compare import points
 from coevo.config import RunConfig
 from coevo.errors import InputError
 from coevo.eval_pairs import AtRound, PolicyFile, RunPairs, policies, task_count
 from coevo.eval_session import run_measured
-from coevo.live import LiveTable, short, with_interval
+from coevo.live import LiveTable, points, short, with_interval
 from coevo.matrix import (
     FILE,
     Decomposition,

@@ -24,6 +24,7 @@ from coevo.schedule import Rounds
 from harness.events import TaskView
 from harness.trace import Level
 from rollout.episode import EpisodeResult
+from rollout.logs import Said
 from rollout.scheduler import Scheduler
 from rollout.spec import EpisodeSpec, derive_seed
 from rollout.task import Task
@@ -171,8 +172,8 @@ class _Worker:
         if (wait := dealt - clock()) > 0:  # engines go on meanwhile, the phase does not
             await asyncio.sleep(wait)
 
-    async def alive(self) -> None:
-        return
+    async def alive(self) -> Sequence[Said]:
+        return ()
 
     def kill(self) -> None:
         raise AssertionError("a simulated worker always answers")

@@ -92,7 +92,7 @@ def test_a_run_that_fits_its_allocation_has_no_complaint() -> None:
         (
             ["policy.engine.device=cuda", "trainer.device=cuda", "policy.engine.tensor_parallel=2"],
             {"gpus_per_node": 2},
-            "books 3 GPUs (engine 2, trainer 1)",
+            "books 3 GPUs (engine 2, trainer 1, disaggregated)",
         ),
         (
             ["policy.engine.device=cuda", "trainer.device=cuda", "policy.engine.tensor_parallel=2"],

@@ -69,7 +69,12 @@ class Pool:
     asked: list[EpisodeSpec] = field(default_factory=list)
 
     async def run(
-        self, specs: Sequence[EpisodeSpec], bundles: Any, level: str, done: Callable[[Any], None]
+        self,
+        specs: Sequence[EpisodeSpec],
+        bundles: Any,
+        level: str,
+        done: Callable[[Any], None],
+        admission: Any = None,
     ) -> list[EpisodeResult]:
         self.asked += specs
         return [EpisodeResult(self.end(spec)) for spec in specs]
@@ -215,7 +220,7 @@ patience: 9
 class Ruled(Pool):
     """With a goal filter carrying works and lamps do not; without one it is the reverse."""
 
-    async def run(self, specs, bundles, level, done):
+    async def run(self, specs, bundles, level, done, admission=None):
         self.asked += specs
         return [EpisodeResult(self.ruled(spec, bundles)) for spec in specs]
 
