@@ -247,8 +247,10 @@ class VariantRecord(Record):
 
 
 class RoundRecord(VersionedRecord):
-    """One committed round: a line of metrics.jsonl. measured_tokens: those of `tokens` that its
-    held-out measurement took; None in records that lack it."""
+    """One committed round: a line of metrics.jsonl. harness_id, policy_version: what was measured, and
+    what evolution and training began with; under schedule pipelined the round's own episodes (`evolve`,
+    `rollout`, `variants`) are of the pair of the round before. measured_tokens: those of `tokens` that
+    its held-out measurement took; None in records that lack it."""
 
     kind: ClassVar[str] = "round record"
     round: int

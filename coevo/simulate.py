@@ -63,7 +63,7 @@ class Speeds:
     spread: float = 0.5
     weight_bytes: float = 2e9
     publish_bytes_per_s: float = 2e9
-    driver_s: float = 0.004
+    driver_s: float = 0.008
     buffer_bytes_per_s: float = 2e8
     evolve_s: float = 0.0
     evolve_episodes: int = 0

@@ -13,7 +13,7 @@ FIELDS = (
     ("spread", float, 0.5, "sigma of the log-normal of sampled tokens; 0: all alike"),
     ("weight_bytes", float, 2e9, "bytes of one publication of weights"),
     ("publish_bytes_per_s", float, 2e9, "of the shared file system, or of a broadcast"),
-    ("driver_s", float, 0.004, "driver's own work an episode"),
+    ("driver_s", float, 0.008, "driver's own work an episode"),
     ("buffer_bytes_per_s", float, 2e8, "token data appended to the replay buffer"),
     ("evolve_s", float, 0.0, "an evolution's time at its language model"),
     ("evolve_episodes", int, 0, "candidate episodes of an evolution"),
