@@ -29,6 +29,7 @@ class Measurement:
 
 MEASUREMENTS = {
     "engine": Measurement(("engine_throughput.py",), 180),
+    "sleep": Measurement(("sleep_wake.py",), 120),
     "publication": Measurement(("publication.py",), 150),
     "trainer": Measurement(
         (
