@@ -192,11 +192,11 @@ def _measure(
     output: Path,
     console: Console,
 ) -> tuple[Evaluation, list[int]]:
-    from coevo.eval_measure import PairMeasurer
-
     with _bundles(bundle, harness, output) as bundles:
 
         async def work(stack: Stack) -> tuple[Evaluation, list[int]]:
+            from coevo.eval_measure import PairMeasurer
+
             await stack.begin(config)
             with LiveTable(console=console) as live:
                 measurer = PairMeasurer(config, stack, tasks, bundles, live, "eval")

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -42,6 +42,9 @@ from harness.bundle import Bundle
 from harness.jsonvalue import canonical
 from rollout.spec import derive_seed
 from rollout.task import Split
+
+if TYPE_CHECKING:
+    from coevo.stack import Stack
 
 KEPT = "matrix"
 """Directory of a run for the pairs that were measured for it."""
@@ -179,9 +182,6 @@ def _roll(
     found: dict[tuple[int, int], tuple[MatrixCell, Evaluation]],
     console: Console,
 ) -> list[int]:
-    from coevo.eval_measure import PairMeasurer
-    from coevo.stack import Stack
-
     run = plan.pairs.dir
     tasks = TaskSource(
         plan.config.environment, plan.config.seed, SealedReads(run.path / "sealed_reads.jsonl").add
@@ -193,6 +193,8 @@ def _roll(
     spent = [0, 0]
 
     async def work(stack: Stack) -> None:
+        from coevo.eval_measure import PairMeasurer
+
         await stack.begin(plan.config)
         with LiveTable(console=console) as live:
             measurer = PairMeasurer(plan.config, stack, tasks, run.bundles, live, "matrix")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, get_args
@@ -78,8 +78,7 @@ class TextEnvironment(Protocol):
     def open(self, task: TextTask, seed: int) -> TextSession: ...
 
 
-Open = Any
-"""(task, seed) -> Session."""
+Open = Callable[[TextTask, int], TextSession]
 
 
 class TextEnv:
@@ -91,7 +90,7 @@ class TextEnv:
 
     thread_safe = True
 
-    def __init__(self, inner: TextEnvironment, spec: str, open_session: Open = None) -> None:
+    def __init__(self, inner: TextEnvironment, spec: str, open_session: Open | None = None) -> None:
         check(inner, spec)
         self.name = inner.name
         self.max_steps = inner.max_steps
