@@ -80,7 +80,7 @@ function cells(one, table, shown) {
         "aria-label": `${task.name}, round ${round}: ${STATES[code][0]}, ${passed} of ${several(n, "run")} passed${traced ? ", has a trace" : ""}`,
       }, STATES[code][1]));
     })));
-  const scroll = h("div", { class: "scroll tall" }, h("table", { class: "grid-table" },
+  const scroll = h("div", { class: "scroll tall" }, h("table", { class: `grid-table${table.rounds.length > 16 ? " narrow" : ""}` },
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "task"), groups ? h("th", { scope: "col", class: "group" }, "kind") : null, table.rounds.map((round) => h("th", { scope: "col" }, round)))),
     h("tbody", {}, body)));
   const first = scroll.querySelector("button");

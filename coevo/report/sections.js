@@ -10,7 +10,7 @@ function cards() {
       h("h3", {}, arm.label, arm.finished ? "" : " (unfinished)"),
       h("p", { class: "big" }, last ? pct(last.success) : "–"),
       h("p", { class: "small" }, last ? `${last.successes} of ${last.n} · 95%: ${(100 * last.lo).toFixed(1)}–${(100 * last.hi).toFixed(1)}` : "not evaluated"),
-      h("p", { class: "small" }, arm.initial && arm.gain ? `started at ${pct(arm.initial.success)}` : "one evaluation"),
+      h("p", { class: "small" }, arm.initial && arm.gain ? `started at ${pct(arm.initial.success)}` : last ? "one evaluation" : ""),
       pair ? conclusion(pair, reference.label.toLowerCase())
         : arms.length > 1 && h("span", { class: "badge flat" }, "reference"));
   }));
