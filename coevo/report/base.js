@@ -45,3 +45,6 @@ function picker(label, options, value, change) {
   box.addEventListener("change", () => change(box.value));
   return h("label", { class: "picker" }, h("span", {}, label), box);
 }
+
+// Panels of each run: shown, or folded away where they are many.
+const gallery = (key, panels, wrap = (all) => all) => (panels.length > 4 ? fold(key, `Each of the ${panels.length} runs`, wrap(panels)) : wrap(panels));

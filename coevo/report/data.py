@@ -10,11 +10,12 @@ from typing import Any
 import yaml
 
 from coevo.compare import ARM_NAMES, Arm, Comparison, PairedDifference, by_round, flatten
+from coevo.compare_view import per_point
 from coevo.evolution_read import read_evolution
 from coevo.matrix import FILE as MATRIX_FILE
 from coevo.matrix import Matrix
 from coevo.records import RecordError, SplitResult
-from coevo.report.grid import Grid, evolve_grid, heldout_grid, read_journal, task_table
+from coevo.report.grid import Grid, evolve_grid, measured_grid, read_journal, task_table
 from coevo.report.happened import happened
 from coevo.report.lineage import lineage
 from coevo.report.traces import Wanted, pack, wanted
@@ -47,6 +48,7 @@ def _pair(pair: PairedDifference | None) -> dict[str, Any] | None:
         "p": pair.p_mcnemar,
         "dropped": pair.dropped,
         "conclusion": pair.conclusion,
+        "by_seed": [[seed, mean] for seed, mean in pair.by_seed],
     }
 
 
@@ -69,7 +71,9 @@ def read_run_data(run: Run) -> RunData:
     """Everything of a run that the page shows; a damaged file is a problem and the rest is kept."""
     view = read_evolution(run.path)
     journal = read_journal(run)
-    found = (heldout_grid(run), evolve_grid(journal.episodes))
+    measured = {"heldout": run.evaluations, **run.others}
+    found = [measured_grid(split, evaluations) for split, evaluations in measured.items()]
+    found.insert(1, evolve_grid(journal.episodes))
     matrix, bad = _matrix(run)
     problems = dict.fromkeys((*run.problems, *view.problems, *journal.problems, *bad))
     return RunData(
@@ -123,8 +127,10 @@ def _brief(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _arm(
-    arm: Arm, slot: int, found: Mapping[int, RunData], index: Mapping[str, int]
+    arm: Arm, slot: int, base: Arm, found: Mapping[int, RunData], index: Mapping[str, int]
 ) -> dict[str, Any]:
+    """base: the arm whose budget the others are held against."""
+    repeated = [("heldout", arm.repeats[1]), *((c.split, c.repeats[1]) for c in arm.others)]
     return {
         "key": arm.key,
         "label": arm.label,
@@ -139,6 +145,26 @@ def _arm(
         "gain": _pair(arm.gain),
         "tokens": arm.tokens.model_dump(),
         "wall_s": arm.wall_s,
+        "budget": arm.budget.to_json(),
+        "over": arm.budget.over(base.budget),
+        "per_point": {
+            name: per_point(getattr(arm.budget, name), arm.gain)
+            for name in ("tokens", "wall_s", "gpu_s")
+        },
+        "others": [
+            {
+                "split": curve.split,
+                "initial": _split(curve.initial),
+                "final": _split(curve.final),
+                "best": _split(curve.best),
+                "best_round": curve.best_round,
+                "gain": _pair(curve.gain),
+            }
+            for curve in arm.others
+        ],
+        "repeats": [
+            {"split": split, **result.model_dump()} for split, result in repeated if result
+        ],
         "curve": {r: _split(result) for r, result in by_round(arm.runs).items()},
         "runs": [_run(found[id(run)], index) for run in arm.runs],
     }
@@ -178,6 +204,7 @@ def payload(
     told = [problem for item in found for problem in item.problems]
     free = iter(range(len(_SLOTS), len(_SLOTS) + len(comparison.arms)))
     by_id = {id(item.run): item for item in found}
+    base = comparison.baseline
     return {
         "schema": 2,
         "title": title,
@@ -185,10 +212,11 @@ def payload(
         "headline": words.headline,
         "paragraph": words.paragraph,
         "reference": comparison.reference,
+        "baseline": base.key,
         "notes": [note for note in comparison.notes if note not in told],
         "problems": [_placeless(text, runs) for text in dict.fromkeys([*told, *damaged])],
         "arms": [
-            _arm(arm, _SLOTS[arm.key] if arm.key in _SLOTS else next(free), by_id, index)
+            _arm(arm, _SLOTS[arm.key] if arm.key in _SLOTS else next(free), base, by_id, index)
             for arm in comparison.arms
         ],
         "pairs": [_pair(pair) for pair in comparison.pairs],

@@ -8,7 +8,6 @@ const STATES = {
   u: ["unsolved", "·", "no run passed, then or in the round before"],
   a: ["absent", "", "not run, or nothing scored"],
 };
-const SPLITS = { heldout: "held-out tasks", evolve: "tasks it learns from" };
 const FILTERS = { all: "all tasks", changed: "tasks that changed", flipping: "ever flipping", regressed: "ever regressed", unsolved: "never solved" };
 const KEPT = {
   all: () => true,
@@ -40,11 +39,11 @@ function drawGrid(box, withGrids) {
     x: round, values: Object.fromEntries(codes.map((code) => [code, table.states.filter((states) => states[column] === code).length])),
   }));
   const keys = codes.map((code) => ({ key: code, label: STATES[code][0], colour: `var(--t-${code})` }));
-  const [, bars, numbers] = stackedBars({ label: `${runTitle(one.arm, one.run)}: ${SPLITS[table.split]} by state and round`, bars: counts, keys, format: number, height: 170 });
+  const [, bars, numbers] = stackedBars({ label: `${runTitle(one.arm, one.run)}: ${SPLITS[table.split] || table.split} by state and round`, bars: counts, keys, format: number, height: 170 });
   box.replaceChildren(
     h("div", { class: "pickers" },
       picker("Run", withGrids.map(({ arm, run, index }) => [index, runTitle(arm, run)]), one.index, (value) => again({ run: value })),
-      picker("Split", one.run.grids.map(({ split }) => [split, SPLITS[split]]), table.split, (value) => again({ split: value })),
+      picker("Split", one.run.grids.map(({ split }) => [split, SPLITS[split] || split]), table.split, (value) => again({ split: value })),
       picker("Show", Object.entries(FILTERS), chosen.grid.filter, (value) => again({ filter: value }))),
     h("p", { class: "note" }, codes.map((code) => [h("span", { class: `cell ${code} key` }, STATES[code][1]), ` ${STATES[code][0]}: ${STATES[code][2]}. `])),
     bars, numbers,
@@ -53,7 +52,7 @@ function drawGrid(box, withGrids) {
 }
 
 function tracesNote(split) {
-  if (split === "heldout") return "Held-out episodes keep no trace, so that nothing can learn from them.";
+  if (split !== "evolve") return "Held-out episodes keep no trace, so that nothing can learn from them.";
   if (data.live) return "A click reads the traces from the run.";
   const { asked, shown } = data.traces;
   return shown < asked

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coevo.evidence import task_key
+from coevo.records import Evaluation
 from coevo.runs import Run
 from harness.evolve.journal import read_entries
 from harness.evolve.records import Episode, RecordError, decode
@@ -89,11 +90,11 @@ def states(cells: Sequence[Cell | None]) -> list[str]:
     return out
 
 
-def heldout_grid(run: Run) -> Grid | None:
-    """From the run's held-out evaluations; None where it has none."""
+def measured_grid(split: str, evaluations: Mapping[int, Evaluation]) -> Grid | None:
+    """From the evaluations of a split, by round; None where there are none."""
     counts: dict[str, dict[int, list[bool]]] = {}
     tasks: dict[str, TaskInfo] = {}
-    for number, evaluation in sorted(run.evaluations.items()):
+    for number, evaluation in sorted(evaluations.items()):
         for episode in evaluation.episodes:
             key = task_key(episode.task_id)
             tasks.setdefault(
@@ -102,7 +103,7 @@ def heldout_grid(run: Run) -> Grid | None:
             runs = counts.setdefault(key, {}).setdefault(number, [])
             if episode.scored:
                 runs.append(episode.success)
-    return _grid("heldout", tasks, counts)
+    return _grid(split, tasks, counts)
 
 
 def evolve_grid(episodes: Mapping[int, Sequence[Episode]]) -> Grid | None:

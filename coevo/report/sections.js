@@ -30,7 +30,7 @@ function curves() {
   const practice = shown.map((arm) => ({ label: arm.label, slot: arm.slot, points: arm.runs[0].rounds.filter((r) => known(r.evolve.success))
     .map((r) => ({ x: r.round, y: r.evolve.success, text: `${pct(r.evolve.success)}, n=${r.evolve.n}` })) })).filter((one) => one.points.length);
   section("heldout", "Held-out success",
-    `Share of held-out episodes solved at each round. Bands are 95% Wilson intervals of the rate alone; for a difference between arms read the paired intervals below${single.length ? ". Thin lines are single seeds" : ""}.`,
+    `Share of held-out episodes solved at each round. Bands are 95% intervals of the rate alone; for a difference between arms read the paired intervals below${single.length ? ". Thin lines are single seeds" : ""}.`,
     armLegend(shown),
     lineChart({ label: "Held-out success by round", series: [...single, ...pooled], format: (v) => pct(v, 0), domain: [lo, hi], height: 340, names: true }),
     practice.length ? fold("heldout/evolve", "Success on the tasks it learns from",
@@ -39,28 +39,38 @@ function curves() {
 }
 
 function comparison() {
-  const cost = (arm) => {
-    const gained = arm.gain && arm.gain.conclusion === "above" ? arm.gain.mean * 100 : 0;
-    return gained ? `${number((arm.tokens.prompt + arm.tokens.sampled) / gained)}` : "–";
-  };
   const rows = arms.map((arm) => [
     arm.label, arm.runs.length, interval(arm.initial), interval(arm.final),
     arm.gain ? h("span", {}, `${points(arm.gain.mean)} [${points(arm.gain.lo)}, ${points(arm.gain.hi)}] `, conclusion(arm.gain)) : "–",
-    arm.best ? `${pct(arm.best.success)} (round ${arm.best_round})` : "–", cost(arm)]);
+    arm.best ? `${pct(arm.best.success)} (round ${arm.best_round})` : "–", number(arm.per_point.tokens)]);
   const pairs = data.pairs.map((pair) => ({
     ...pair, slot: byKey[pair.a].slot, firm: ["above", "below"].includes(pair.conclusion),
     name: `${byKey[pair.a].label} − ${byKey[pair.b].label}`, text: `${range(pair)} ${CONCLUSIONS[pair.conclusion][1]}`,
     tip: [["difference", range(pair)], ["tasks", pair.tasks], ["pairs", pair.pairs], [`only ${byKey[pair.a].label} solved`, pair.only_a],
-      [`only ${byKey[pair.b].label} solved`, pair.only_b], ["McNemar, exact", `p = ${number(pair.p, 2)}`]],
+      [`only ${byKey[pair.b].label} solved`, pair.only_b], ["McNemar, exact", `p = ${number(pair.p, 2)}`], ...(pair.by_seed.length > 1 ? pair.by_seed.map(([seed, mean]) => [`seed ${seed}`, points(mean)]) : [])],
   }));
   section("arms", "Arms compared",
-    "Last evaluation of each arm. Differences are paired by task and seed, in percentage points, with a 95% bootstrap interval over tasks; a hollow mark means that the interval includes 0.",
+    `Last evaluation of each arm. Differences are paired by task and seed, in percentage points, with a 95% bootstrap interval over tasks${arms.some((a) => a.runs.length > 1) ? " and run seeds" : ""}; a hollow mark means that the interval includes 0.`,
     pairs.length ? forest(pairs) : null,
     tableOf(["arm", "runs", "start", "final, 95%", "gain over its start, points", "best (optimistic)", "tokens a point"], rows),
     pairs.length ? fold("arms/pairs", "Show the paired numbers", tableOf(
       ["pair", "difference", "95% interval", "only first solved", "only second solved", "McNemar p", "tasks", "pairs", "reading"],
       pairs.map((p) => [p.name, points(p.mean), `[${points(p.lo)}, ${points(p.hi)}]`, p.only_a, p.only_b, number(p.p, 2), p.tasks, p.pairs, conclusion(p)]))) : null,
+    otherSplits(), repeatedRuns(),
     data.notes.map((note) => h("p", { class: "note" }, note)));
+}
+
+const SPLITS = { heldout: "held-out tasks", evolve: "tasks it learns from", valid_seen: "seen rooms", ood: "out of distribution" };
+
+function otherSplits() {
+  const rows = arms.flatMap((arm) => arm.others.map((one) => [arm.label, SPLITS[one.split] || one.split, interval(one.initial), interval(one.final), one.best ? `${pct(one.best.success)} (round ${one.best_round})` : "–",
+    one.gain ? h("span", {}, `${points(one.gain.mean)} [${points(one.gain.lo)}, ${points(one.gain.hi)}] `, conclusion(one.gain)) : "–"]));
+  return rows.length ? fold("arms/splits", "Other splits", tableOf(["arm", "split", "start", "final, 95%", "best (optimistic)", "gain, points"], rows)) : null;
+}
+
+function repeatedRuns() {
+  const rows = arms.flatMap((arm) => arm.repeats.map((one) => [arm.label, SPLITS[one.split] || one.split, one.k, pct(one.pass_at_1), pct(one.pass_at_k), pct(one.pass_hat_k), pct(one.flips), one.tasks]));
+  return rows.length ? fold("arms/repeats", "Tasks that ran several times: pass@k, pass^k, flip rate", tableOf(["arm", "split", "runs a task (k)", "pass@1", "pass@k", "pass^k", "flipping", "tasks"], rows)) : null;
 }
 
 function buffer() {
@@ -80,7 +90,7 @@ function buffer() {
         bars: mixed.map((r) => ({ x: r.round, values: r.harness_mix })),
         keys: ids.map((id, i) => ({ key: id, label: id.slice(0, 8), colour: `var(--q${i % 8})` })) })) : null));
   });
-  section("buffer", "Replay buffer", "What the trainer learned from: how old it was, and which harnesses had made it.", panels);
+  section("buffer", "Replay buffer", "What the trainer learned from: how old it was, and which harnesses had made it.", panels.length ? gallery("buffer/runs", panels) : null);
 }
 
 function training() {
@@ -115,8 +125,18 @@ function cost() {
   const panels = eachRun((arm, run) => run.rounds.length ? panel(runTitle(arm, run), "seconds a phase", stackedBars({
     label: `${runTitle(arm, run)}: wall time by phase and round`, format: seconds, share: false, height: 190,
     bars: run.rounds.map((r) => ({ x: r.round, values: Object.fromEntries(PHASES.map((p) => [p, r.wall[p]])) })), keys })) : null);
-  section("cost", "Cost", "Tokens and wall time, summed over the runs of an arm. Phases that overlap can add up to more than the total.",
-    tableOf(["arm", "prompt tokens", "sampled tokens", "wall, total", ...keys.map((k) => k.label)], rows), h("div", { class: "two" }, panels));
+  const base = byKey[data.baseline];
+  const amount = (arm, name, format) => {
+    const [value, over] = [arm.budget[name], arm.over[name]];
+    const share = arm !== base && known(over) && Math.abs(over) >= 0.005 ? ` (${over < 0 ? "−" : "+"}${Math.abs(100 * over).toFixed(0)}%)` : "";
+    return known(value) ? `${format(value)}${share}` : "–";
+  };
+  const budgets = tableOf(["arm", "tasks", "episodes", "tokens to learn", "tokens to measure", "wall time", "GPU time", "tokens a point", "GPU time a point"],
+    arms.map((arm) => [arm.label, amount(arm, "tasks", number), amount(arm, "episodes", number), amount(arm, "tokens", number), amount(arm, "measured_tokens", number), amount(arm, "wall_s", seconds), amount(arm, "gpu_s", seconds),
+      number(arm.per_point.tokens), known(arm.per_point.gpu_s) ? seconds(arm.per_point.gpu_s) : "–"]));
+  section("cost", "Budgets and cost", `What a run of each arm spent, the mean over its seeds${arms.length > 1 ? `; in brackets the difference to ${base.label.toLowerCase()}` : ""}. A point is one percentage point of held-out success gained over the start.`,
+    budgets, arms.some((arm) => !known(arm.budget.tokens) || !known(arm.budget.gpu_s)) ? h("p", { class: "note" }, "–: the records of these runs do not say.") : null, h("h3", { style: "margin-top:18px" }, "By phase"), h("p", { class: "sub" }, "Summed over the runs of an arm. Phases that overlap can add up to more than the total."),
+    tableOf(["arm", "prompt tokens", "sampled tokens", "wall, total", ...keys.map((k) => k.label)], rows), panels.length ? gallery("cost/runs", panels, (all) => h("div", { class: "two" }, all)) : null);
 }
 
 function configuration() {

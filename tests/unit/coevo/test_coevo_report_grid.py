@@ -15,7 +15,7 @@ from synthetic_runs import add_events, add_matrix, make_run
 
 from coevo.compare import compare
 from coevo.report.data import payload, read_run_data
-from coevo.report.grid import STATES, Cell, evolve_grid, heldout_grid, states
+from coevo.report.grid import STATES, Cell, evolve_grid, measured_grid, states
 from coevo.report.traces import MAX_TEXT, of_cell, pack, shorten, wanted
 from coevo.runs import load_run
 from harness.evolve.records import Episode
@@ -69,7 +69,7 @@ def unpacked(chunk):
 
 
 def test_the_held_out_grid_has_every_task_of_every_evaluation(path):
-    grid = heldout_grid(load_run(path))
+    grid = measured_grid("heldout", load_run(path).evaluations)
     assert grid is not None
     assert grid.rounds == (0, 1, 2)
     assert len(grid.tasks) == 50
@@ -207,3 +207,16 @@ def test_attempts_tell_how_long_they_lasted_and_what_was_lost(path):
 
 def test_a_run_without_events_has_no_attempts_to_show(path):
     assert payload(compare([load_run(path)]), "t")["arms"][0]["runs"][0]["events"] is None
+
+
+def test_budgets_stand_against_the_arm_that_evolves_and_a_point_has_its_price(tmp_path):
+    runs = [load_run(make_run(tmp_path, arm, seed=s)) for arm in ("frozen", "harness") for s in (0, 1)]  # fmt: skip
+    data = payload(compare(runs), "t")
+    frozen, harness = data["arms"]
+    assert data["baseline"] == "harness"
+    assert harness["over"]["wall_s"] == 0
+    assert frozen["budget"]["wall_s"] == harness["budget"]["wall_s"] == pytest.approx(198)
+    assert harness["per_point"]["wall_s"] == pytest.approx(198 / (100 * harness["gain"]["mean"]))
+    assert [seed for seed, _ in data["pairs"][0]["by_seed"]] == [0, 1]
+    assert {repeat["split"]: repeat["k"] for repeat in harness["repeats"]} == {"heldout": 4}
+    assert harness["others"][0]["split"] == "evolve"
