@@ -64,6 +64,8 @@ VOLATILE = ("wall", "tokens_per_s", "mfu", "wall_s", "length_bias")
 STAGES = {"measure": 0, "rollout": 1, "evolve": 2, "train": 2, "publish": 3}
 """Phases of a round in their order."""
 
+POLL_S = 0.1
+
 KNOWN_ENDS = (0, 75, -signal.SIGKILL)
 
 
@@ -220,6 +222,15 @@ class Attempt:
     log_at: int
     began: float = field(default_factory=time.monotonic)
     ready: float | None = None
+    _seen: tuple[int, list[str]] = (-1, [])
+
+    def keys(self) -> list[str]:
+        """As `journaled`; the file is read only where it has grown."""
+        file = self.run / "journal.jsonl"
+        size = file.stat().st_size if file.exists() else 0
+        if size != self._seen[0]:
+            self._seen = size, journaled(self.run)
+        return self._seen[1]
 
     def look(self) -> bool:
         """Whether the driver lives; notes when its engines came up."""
@@ -233,10 +244,10 @@ class Attempt:
         """Until `phase` ("start" or a key) runs: all of `before` are journaled and the engines up.
         False where the driver ended first."""
         while self.look():
-            keys = journaled(self.run)
+            keys = self.keys()
             if phase == "start" or (self.ready and all(key in keys for key in before)):
                 return True
-            time.sleep(0.02)
+            time.sleep(POLL_S)
         return False
 
 
@@ -320,7 +331,7 @@ class Test:
                     while attempt.look() and self.done(number) < kills:
                         self.strike(number, attempt, held)
                     while attempt.look():
-                        time.sleep(0.05)
+                        time.sleep(POLL_S)
                 if died is not None and attempt.ready is not None:
                     self.log.add(
                         f"  resumed: engines up {attempt.ready - died:.1f} s after the death",
@@ -350,7 +361,7 @@ class Test:
         """One kill at a random time of a random phase that is still to come, or of the start."""
         dice = random.Random(f"{self.seed}/{number}/{self.done(number)}")
         order = list(self.reference.phases)
-        keys = journaled(attempt.run)
+        keys = attempt.keys()
         ahead = [key for key in order if key not in keys]
         choices = [*(["start"] if attempt.ready is None else []), *ahead]
         phase = dice.choice(choices or order[-1:])
@@ -360,7 +371,7 @@ class Test:
             return
         end = time.monotonic() + delay
         while time.monotonic() < end and attempt.look():
-            time.sleep(min(0.02, max(0.0, end - time.monotonic())))
+            time.sleep(min(POLL_S, max(0.0, end - time.monotonic())))
         struck = kill_one(attempt.process.pid, dice)
         if struck is None:
             return
@@ -378,8 +389,8 @@ class Test:
             )
         deadline = time.monotonic() + self.limit_s
         # The next kill waits until this one has been got over, or has ended the driver.
-        while attempt.look() and journaled(attempt.run) == keys and time.monotonic() < deadline:
-            time.sleep(0.05)
+        while attempt.look() and attempt.keys() == keys and time.monotonic() < deadline:
+            time.sleep(POLL_S)
         code = attempt.process.poll()
         total = len(self.log.of("kill")) + 1
         running = [key for key in order if key not in keys][:1]
@@ -441,7 +452,7 @@ def main() -> None:
     parser.add_argument("--dir", type=Path, required=True, help="of the runs; kept")
     parser.add_argument("--log", type=Path, required=True, help="JSON lines; appended to")
     parser.add_argument("--kills-per-run", type=int, default=4)
-    parser.add_argument("--limit", type=float, default=900.0, help="seconds a driver may take")
+    parser.add_argument("--limit", type=float, default=3600.0, help="seconds a driver may take")
     parser.add_argument(
         "--config", type=Path, default=QUICKSTART, help="default: a small quickstart"
     )
