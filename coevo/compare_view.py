@@ -88,23 +88,26 @@ def _heldout(comparison: Comparison) -> Table:
     table = _table(
         "Held-out success", "arm", "start", "final, 95%", "n", "best (round)", "by round"
     )
-    for arm in comparison.arms:
+    curves = [[r.success for r in by_round(arm.runs).values()] for arm in comparison.arms]
+    top = max((share or 0.0 for curve in curves for share in curve), default=0.0)
+    for arm, curve in zip(comparison.arms, curves, strict=True):
         table.add_row(
             Text(arm.label + ("" if arm.finished else " (unfinished)")),
             percent(arm.initial.success if arm.initial else None),
             Text(with_interval(arm.final)),
             str(arm.final.n) if arm.final else "–",
             _best(arm.best, arm.best_round),
-            spark([r.success for r in by_round(arm.runs).values()]),
+            spark(curve, top),
         )
     return table
 
 
-def spark(shares: Sequence[float | None], width: int = 16) -> str:
-    """A learning curve from 0 to 100%, one bar a round, evenly thinned to `width`."""
+def spark(shares: Sequence[float | None], top: float, width: int = 16) -> str:
+    """A learning curve from 0 to `top`, one bar a round, evenly thinned to `width`."""
     if len(shares) > width:
         shares = [shares[round(i * (len(shares) - 1) / (width - 1))] for i in range(width)]
-    return "".join("·" if s is None else _BARS[min(7, int(8 * s))] for s in shares)
+    last = len(_BARS) - 1
+    return "".join("·" if s is None else _BARS[round(last * s / top) if top else 0] for s in shares)
 
 
 def _others(comparison: Comparison) -> Table:

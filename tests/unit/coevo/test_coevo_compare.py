@@ -11,7 +11,7 @@ from rich.console import Console
 from synthetic_runs import make_run
 
 from coevo.compare import NotComparableError, RunError, compare, load_run
-from coevo.compare_view import per_point, print_comparison
+from coevo.compare_view import per_point, print_comparison, spark
 from coevo.records import Evaluation, RepeatResult, SplitResult
 from coevo.report.verdict import verdict
 
@@ -316,6 +316,12 @@ def test_the_printed_comparison_fits_eighty_columns(runs):
     assert "…" not in text
     assert "Co-evolution − Harness only" in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_learning_curve_is_a_line_of_bars_thinned_where_it_is_long():
+    assert spark([0.0, 0.1, None, 0.2], 0.2) == "▁▅·█"
+    assert spark([0.0, 0.0], 0.0) == "▁▁"
+    assert spark([i / 99 for i in range(100)], 1.0) == "▁▁▂▂▃▃▄▄▅▅▆▆▇▇██"
 
 
 @pytest.mark.parametrize(
