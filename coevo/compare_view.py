@@ -52,8 +52,8 @@ def by_seed_text(pair: PairedDifference) -> str:
 
 
 def per_point(spent: float | None, gain: PairedDifference | None) -> float | None:
-    """What a point of held-out success gained over H0·M0 took; None where nothing was gained."""
-    if spent is None or gain is None or gain.interval.mean <= 0:
+    """What a point of held-out success gained over H0·M0 took; None where no gain is beyond noise."""
+    if spent is None or gain is None or gain.conclusion != "above":
         return None
     return spent / (100 * gain.interval.mean)
 
