@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import scripted_run
 from safetensors.numpy import save_file
 
 from coevo import eval_commands
+from coevo.base_policy import model_fingerprint
 from coevo.cli import main
 from coevo.errors import InputError
+from coevo.eval_record import EvalRecord
 from coevo.eval_sources import harness_source, policy_source
+from coevo.stack import Stack
+from harness.bundle import load
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 HARNESS = str(CONFIGS / "harness" / "household")
@@ -74,3 +81,27 @@ def test_a_result_is_not_overwritten(
     out.write_text("{}")
     assert main(["eval", "--harness", HARNESS, "--policy", model, "-o", str(out)]) == 2
     assert "exists; choose another -o" in capsys.readouterr().err
+
+
+def test_a_result_holds_the_episodes_and_all_that_they_depend_on(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def over_pool(config: Any, model: Any, console: Any, work: Any, after: str) -> Any:
+        pool: Any = scripted_run.Pool()
+        return asyncio.run(work(Stack(config, None, cast(Any, None), pool, "in_process", "")))
+
+    monkeypatch.setattr(eval_commands, "run_measured", over_pool)
+    out = tmp_path / "new" / "result.json"
+    command = ["eval", "--harness", HARNESS, "--policy", model, "-o", str(out), "--split", "ood",
+               "--config", str(CONFIGS / "smoke.yaml"), "-n", "3", "rollout.temperature=0.7"]  # fmt: skip
+    assert main(command) == 0
+    found = EvalRecord.from_json(json.loads(out.read_text()), str(out))
+    assert (found.harness.id, found.harness.round) == (load(HARNESS).id, None)
+    assert (found.policy.fingerprint, found.policy.model) == (model_fingerprint(Path(model)), model)
+    assert (found.result.n, found.split, found.rollout["temperature"]) == (3, "ood", 0.7)
+    assert {e.task_id.split("/")[1] for e in found.episodes} == {"ood"}
+    assert [(read["split"], read["n"], read["reader"]) for read in found.reads] == [
+        ("ood", 3, "eval")
+    ]
+    assert "(n = 3), 95%" in capsys.readouterr().out
+    assert [p.name for p in out.parent.iterdir()] == ["result.json"]

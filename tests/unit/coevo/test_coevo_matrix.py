@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_runs import harness_hash, make_run
 
+from coevo import matrix_commands
 from coevo.cli import main
 from coevo.eval_pairs import RunPairs
-from coevo.matrix import decompose, restricted
+from coevo.matrix import Matrix, PairFile, decompose, restricted
 from coevo.records import EpisodeResult, Evaluation, ServedTasks
+from coevo.runs import load_run
+from coevo.stack import Stack
 
 PLACES = [(0, 0), (0, 1), (1, 0), (1, 1)]
 
@@ -184,3 +189,70 @@ def real_config(run: Path) -> None:
 
     config = load_config(Path(__file__).parents[3] / "configs" / "smoke.yaml", [f"name={run.name}"])
     (run / "config.yaml").write_text(dump_config(config))
+
+
+# --- measuring, over episodes that a rule ends at once ---
+
+
+@pytest.fixture
+def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A finished run of a scripted pool, and `coevo matrix` over the same pool."""
+    import scripted_run
+
+    monkeypatch.setattr(matrix_commands, "base_model", lambda *_: None)
+
+    def over_pool(config: Any, model: Any, console: Any, work: Any, after: str) -> Any:
+        pool: Any = scripted_run.Pool()
+        return asyncio.run(work(Stack(config, None, cast(Any, None), pool, "in_process", "")))
+
+    monkeypatch.setattr(matrix_commands, "run_measured", over_pool)
+    assert scripted_run.main(tmp_path) == 0
+    return tmp_path / "it"
+
+
+def test_a_pair_measured_again_gives_what_the_run_measured_and_is_kept(
+    scripted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = load_run(scripted).evaluations
+    (scripted / "heldout").rename(scripted / "kept")
+    reads = (scripted / "sealed_reads.jsonl").read_text().count("\n")
+    assert main(["matrix", str(scripted), "--rounds", "all"]) == 0
+    matrix = Matrix.from_json(json.loads((scripted / "matrix.json").read_text()), "matrix.json")
+    assert {cell.source for cell in matrix.cells} == {"matrix"}
+    for evaluation in own.values():
+        row = [h.id for h in matrix.harnesses].index(evaluation.harness_id)
+        file = scripted / matrix.cell(row, 0).file
+        found = PairFile.from_json(json.loads(file.read_text()), str(file)).evaluation
+        assert found.episodes == evaluation.episodes
+    lines = (scripted / "sealed_reads.jsonl").read_text().splitlines()[reads:]
+    assert [json.loads(line)["reader"] for line in lines] == ["matrix"] * len(matrix.cells)
+    assert matrix.tokens.total > 0
+    capsys.readouterr()
+    assert main(["matrix", str(scripted), "--rounds", "all"]) == 0
+    assert "; 0 to measure" in capsys.readouterr().out
+    assert (scripted / "sealed_reads.jsonl").read_text().splitlines()[reads:] == lines
+
+
+def test_the_runs_own_measurements_count_unless_its_settings_changed_on_the_way(
+    scripted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["matrix", str(scripted), "--harness", "0", "-n", "4"]
+    assert main(command) == 0
+    assert "1 of 1 pairs are measured already" in capsys.readouterr().out
+    matrix = Matrix.from_json(json.loads((scripted / "matrix.json").read_text()), "matrix.json")
+    assert (matrix.cells[0].source, matrix.cells[0].result.n) == ("run", 4)
+    changed = {"schema": 1, "changed": {"rollout.temperature": [1.0, 0.5]}}
+    (scripted / "config_changes.jsonl").write_text(json.dumps(changed) + "\n")
+    assert main(command) == 0
+    assert "0 of 1 pairs are measured already" in capsys.readouterr().out
+
+
+def test_a_damaged_pair_is_named(scripted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(scripted / "heldout")
+    assert main(["matrix", str(scripted), "--harness", "0"]) == 0
+    (file,) = (scripted / "matrix").glob("*.json")
+    file.write_text("{")
+    assert main(["matrix", str(scripted), "--harness", "0"]) == 2
+    said = capsys.readouterr().err
+    assert str(file) in said
+    assert "remove it to measure the pair again" in said
