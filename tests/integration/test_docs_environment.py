@@ -102,7 +102,7 @@ def test_an_exported_pair_is_measured_in_another_environment(there: Path) -> Non
         "--env", "household", "environment.options.counts={heldout: 3}", "rollout.max_steps=2",
         "-n", "3", "-o", "result.json",
     )  # fmt: skip
-    assert "(n = 3)" in said
+    assert "(n = 3)" in " ".join(said.split())
     result = json.loads((there / "result.json").read_text())
     assert result["environment"]["name"] == "household"
     assert {e["outcome"] for e in result["episodes"]} <= {"truncated", "completed"}

@@ -15,6 +15,7 @@ RECORDS = {
     "coevo/integrity.py": "names of directories of damaged files",
     "coevo/metrics.py": "times in TensorBoard's files",
     "coevo/rundir.py": "since when a run is held",
+    "coevo/sinks.py": "times of what trackers show",
 }
 """Modules that may read it, and what for: the value is shown, never waited for."""
 
