@@ -158,6 +158,11 @@ class VLLMCore:
             "the engine sleeps while the trainer has its GPUs; publish weights to wake it"
         )
 
+    def check_awake(self) -> None:
+        """Raises EngineError where the engine sleeps."""
+        if self._asleep:
+            raise EngineError(self._broken)
+
     def _wake(self, *tags: str) -> None:
         """Of a sleeping engine, "weights" before they are replaced, then "kv_cache": the new weights
         are in place before the cache takes memory."""

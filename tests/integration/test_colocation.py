@@ -82,10 +82,6 @@ def test_a_cluster_without_the_gpus_is_named(cluster: None) -> None:
         SharedGPUs.reserve(config(8, 1, 8), 1)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a request to a sleeping engine ends its loop: an update after it finds no engine",
-)
 def test_a_sleeping_engine_refuses_requests_until_weights_are_published(
     cluster: None, tmp_path: Path
 ) -> None:
