@@ -209,7 +209,10 @@ def _disk(config: RunConfig, machine: Machine, shape: ModelShape) -> Check:
     found = f"up to {needed / GIB:.1f} GiB over {config.rounds} rounds ({shown(parts)})"
     if machine.disk is None:
         return ok("disk", found)
-    found += f"; {machine.disk / GIB:.0f} GiB are free under runs_dir {config.runs_dir}"
+    found += (
+        f"; {machine.disk / GIB:.1f} GiB are free under runs_dir {config.runs_dir}, "
+        f"{DISK_RESERVE / GIB:.0f} GiB of it is kept free"
+    )
     if needed + DISK_RESERVE > machine.disk:
         return fail(
             "disk",

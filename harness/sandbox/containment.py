@@ -19,7 +19,6 @@ from typing import Literal
 import pydantic
 import yaml
 
-import harness
 from harness.sandbox import landlock, seccomp
 from harness.sandbox.zygote import Confinement
 
@@ -29,6 +28,7 @@ MAX_SLOTS = 256
 """Episodes of one zygote at the same time, at most: each has a scratch file system of its own."""
 
 SCRATCH_BYTES = 16 << 20
+_PACKAGE = Path(__file__).resolve().parents[1]
 _SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/etc/ld.so.cache", "/etc/localtime")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 # The second set is for machines that forbid network namespaces: seccomp refuses sockets anyway.
@@ -124,8 +124,11 @@ _BOOT = (
 
 
 def import_paths() -> list[str]:
-    """Directories that hold this package and what it imports."""
-    roots = [Path(next(iter(harness.__path__))).parent]
+    """Directories that hold this package and what it imports.
+
+    Not by `harness.__path__`: a directory `harness` beside the user may have its name.
+    """
+    roots = [_PACKAGE.parent]
     roots += [Path(str(module.__file__)).parent.parent for module in (pydantic, yaml)]
     return list(dict.fromkeys(str(path.resolve()) for path in roots))
 
@@ -138,7 +141,7 @@ def readable_paths() -> list[str]:
         *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib")),
         *site.getsitepackages(),
         *import_paths()[1:],
-        str(Path(next(iter(harness.__path__))).resolve()),
+        str(_PACKAGE),
         str(Path(sys.executable).parent),
         str(Path(sys.executable).resolve().parent),
         *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)),

@@ -225,7 +225,7 @@ class VLLMCore:
             self._update_adapter(Path(path), version, fingerprint)
             return
         if self._served_rank:
-            self._drop_adapter(version, fingerprint)
+            self._drop_adapter(path, version, fingerprint)
             return
         try:
             check_names(self._expected, read_indices(path))
@@ -308,12 +308,12 @@ class VLLMCore:
         self._adapter = request
         self._stamp(version, fingerprint)
 
-    def _drop_adapter(self, version: int, fingerprint: str) -> None:
+    def _drop_adapter(self, path: str, version: int, fingerprint: str) -> None:
         if fingerprint != self._base:
             raise EngineError(
-                f"an engine that serves adapters keeps the weights that it started with "
-                f"({self._base}); whole weights {fingerprint} as version {version} were not loaded: "
-                "publish an adapter, or unset engine.lora"
+                f"{path!r} is no adapter (no adapter_config.json), and an engine that serves adapters "
+                f"keeps the weights that it started with ({self._base}); version {version} was not "
+                "loaded: publish an adapter, or unset engine.lora"
             )
         self._wake("weights", "kv_cache")
         self._adapter = None

@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 WAIT_S = 600
-DISK = 64 << 20
+DISK = 1200 << 20
 SPARE = 64 << 10
 """Bytes that the full disk has left: less than a checkpoint."""
 CONFIG = ("configs/smoke.yaml", "rounds=1")
