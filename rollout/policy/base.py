@@ -19,6 +19,10 @@ class EngineDied(EngineError):
     """The engine's process is gone; whatever is asked of it later fails, too."""
 
 
+class EngineAsleep(EngineError):
+    """The engine has given its GPU memory away; it is well, and an update wakes it."""
+
+
 class ContextOverflow(ValueError):
     """The prompt leaves no room for a new token within the engine's context."""
 

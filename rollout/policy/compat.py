@@ -19,7 +19,7 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from rollout.policy.base import EngineError, Request, Sample, Sampling
+from rollout.policy.base import EngineAsleep, EngineError, Request, Sample, Sampling
 from rollout.policy.broadcast import Broadcast
 from rollout.policy.collective import BroadcastError
 from rollout.policy.config import VLLMEngineConfig
@@ -31,7 +31,7 @@ from rollout.policy.weights import (
     check_names,
     fingerprint_file,
     fingerprint_files,
-    is_adapter,
+    is_model,
     read_indices,
     weight_files,
 )
@@ -154,14 +154,6 @@ class VLLMCore:
         self._engine.reset_prefix_cache()
         self._engine.sleep(level=1 if self._served_rank else 2)
         self._asleep = True
-        self._broken = (
-            "the engine sleeps while the trainer has its GPUs; publish weights to wake it"
-        )
-
-    def check_awake(self) -> None:
-        """Raises EngineError where the engine sleeps."""
-        if self._asleep:
-            raise EngineError(self._broken)
 
     def _wake(self, *tags: str) -> None:
         """Of a sleeping engine, "weights" before they are replaced, then "kv_cache": the new weights
@@ -173,6 +165,10 @@ class VLLMCore:
     def add(self, request_id: str, item: Request | ScoreRequest) -> None:
         if self._broken:
             raise EngineError(self._broken)
+        if self._asleep:
+            raise EngineAsleep(
+                "the engine sleeps while the trainer has its GPUs; publish weights to wake it"
+            )
         if isinstance(item, Request):
             ids, params = item.prompt_ids, sampling_params(item.sampling)
         else:
@@ -221,7 +217,7 @@ class VLLMCore:
         if isinstance(path, Broadcast):
             self._receive(path, version, fingerprint)
             return
-        if is_adapter(path):
+        if Path(path).is_dir() and not is_model(path):
             self._update_adapter(Path(path), version, fingerprint)
             return
         if self._served_rank:

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from rollout.policy.base import EngineError
+from rollout.policy.base import EngineAsleep, EngineError
 
 Item = TypeVar("Item", contravariant=True)
 Answer = TypeVar("Answer", covariant=True)
@@ -50,8 +50,8 @@ class _Control:
 class EngineLoop(Generic[In, Out]):
     """Runs batches of requests on a `StepEngine` in one thread.
 
-    A ValueError from `add` refuses that batch, an EngineError or ValueError from a control job is
-    its caller's. Any other exception ends the loop, is raised from every open future, and every
+    A ValueError or EngineAsleep from `add` refuses that batch, an EngineError or ValueError from a
+    control job is its caller's. Any other exception ends the loop, is raised from every open future, and every
     later `submit` raises EngineError.
     """
 
@@ -148,7 +148,7 @@ class EngineLoop(Generic[In, Out]):
             for index, item in enumerate(job.items):
                 self._engine.add(f"{self._count}-{index}", item)
                 added.append(f"{self._count}-{index}")
-        except ValueError as error:  # a malformed request: the engine is well
+        except (ValueError, EngineAsleep) as error:  # malformed, or too early: the engine is well
             self._engine.abort(added)
             job.future.set_exception(error)
             return

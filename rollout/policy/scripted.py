@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from rollout.policy.base import ContextOverflow, EngineError, Request, Sample
+from rollout.policy.base import ContextOverflow, EngineAsleep, EngineError, Request, Sample
 from rollout.policy.broadcast import Broadcast
 from rollout.policy.weights import WeightsError, fingerprint_file
 
@@ -43,7 +43,7 @@ class ScriptedEngine:
         if len(self.calls) - 1 in self._fail_at:
             raise EngineError(f"scripted failure of generate call {len(self.calls) - 1}")
         if self.asleep:
-            raise EngineError("the engine sleeps; publish weights to wake it")
+            raise EngineAsleep("the engine sleeps; publish weights to wake it")
         version = self.version
         if self._delay_s:
             await asyncio.sleep(self._delay_s)

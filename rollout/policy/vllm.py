@@ -79,7 +79,6 @@ class VLLMActor:
         await asyncio.wrap_future(self._loop.submit([Request((0,), Sampling(max_tokens=1))]))
 
     async def generate(self, requests: list[Request]) -> list[Sample]:
-        self._core.check_awake()  # here: inside the engine's loop it would end it
         samples: list[Sample] = await asyncio.wrap_future(self._running().submit(requests))
         self._requests += len(requests)
         self._prompt += sum(len(request.prompt_ids) for request in requests)
@@ -90,7 +89,6 @@ class VLLMActor:
     async def score(self, sequences: list[tuple[int, ...]]) -> list[list[float]]:
         from rollout.policy.compat import ScoreRequest
 
-        self._core.check_awake()
         if self._config.lora is not None:
             return await asyncio.wrap_future(
                 self._running().call(lambda: self._core.score_alone(sequences))

@@ -117,9 +117,9 @@ def read_indices(path: str | Path) -> dict[str, TensorEntry]:
     return {name: entry for file in weight_files(path) for name, entry in read_index(file).items()}
 
 
-def is_adapter(path: str | Path) -> bool:
-    """Whether `path` is a directory that peft wrote."""
-    return (Path(path) / "adapter_config.json").is_file()
+def is_model(path: str | Path) -> bool:
+    """Whether `path` is a model directory; one of adapters has no config.json."""
+    return (Path(path) / "config.json").is_file()
 
 
 def adapter_rank(directory: str | Path) -> int:

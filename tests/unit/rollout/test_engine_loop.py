@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from rollout.policy.base import EngineError
+from rollout.policy.base import EngineAsleep, EngineError
 from rollout.policy.engine_loop import EngineLoop
 
 
@@ -20,9 +20,12 @@ class Counting:
         self.beside: dict[str, set[str]] = {}
         self.gate = threading.Semaphore(0)
         self.gated = False
+        self.asleep = False
         self.fail: Callable[[], None] | None = None
 
     def add(self, request_id: str, item: int) -> None:
+        if self.asleep:
+            raise EngineAsleep("publish weights")
         if item < 0:
             raise ValueError(f"item {item}")
         self.open[request_id] = item
@@ -103,6 +106,17 @@ def test_a_malformed_item_refuses_its_batch_and_leaves_nothing_behind() -> None:
     with pytest.raises(ValueError, match="item -1"):
         loop.submit([2, -1]).result(5)
     assert engine.open == {}
+    assert loop.submit([1]).result(5) == [1]
+    loop.close()
+
+
+def test_a_sleeping_engine_refuses_a_batch_and_serves_the_next_when_it_wakes() -> None:
+    engine = Counting()
+    loop: EngineLoop[int, int] = EngineLoop(engine)
+    loop.call(lambda: setattr(engine, "asleep", True)).result(5)
+    with pytest.raises(EngineAsleep, match="publish weights"):
+        loop.submit([1]).result(5)
+    loop.call(lambda: setattr(engine, "asleep", False)).result(5)
     assert loop.submit([1]).result(5) == [1]
     loop.close()
 
