@@ -23,6 +23,9 @@ PROBE_LIMIT = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.5}
 """Largest |engine − trainer| log-prob on the probe. fp32 against fp32 measures about 1e-5, a bf16
 engine up to 0.57; stale or missing weights give whole nats on some token."""
 
+ABANDON_S = 0.5
+"""How often the ranks of an abandoned training are ended: it may be just starting some."""
+
 OWN = ("incumbent",)
 """Parts of a round itself that its training reads: evolution appends others meanwhile, and what is
 trained on must not depend on how far it has come."""
@@ -64,13 +67,31 @@ class Learner:
         self.live.start("train", None)
         if self.config.colocated:
             await self.stack.policy.sleep()
-        result = await asyncio.to_thread(self._train, number, version)
+        work = asyncio.create_task(asyncio.to_thread(self._train, number, version))
+        try:
+            result = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await self._abandon(work)
+            raise
         if (
             self.config.colocated
         ):  # the GPUs are the engines' again; the next round starts from the checkpoint
             await asyncio.to_thread(self.close)
         self.live.finish("train")
         return result
+
+    async def _abandon(self, work: asyncio.Task[dict[str, Any]]) -> None:
+        """End a training that nobody waits for any more, with its ranks.
+
+        Its thread cannot be cancelled, and a call of Ray after Ray's end would end the process
+        without a word.
+        """
+        while not work.done():
+            if self._group is not None:
+                self._group.abort()
+            await asyncio.wait([work], timeout=ABANDON_S)
+        work.exception()  # taken: the ranks were ended under it
+        self._group = None
 
     def _train(self, number: int, version: int) -> dict[str, Any]:
         group = self._ready(version)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from coevo.training import Learner
 from rollout.buffer import ReplayBuffer
 from rollout.trajectory import Outcome, Role, Segment, Trajectory
 from trainer.batch import TrainBatch
+from trainer.errors import TrainerError
 
 
 class Counter:
@@ -41,6 +43,23 @@ class Counter:
 
     def score(self, sequences: list[list[int]]) -> list[list[float]]:
         return [[0.0] * (len(s) - 1) for s in sequences]
+
+
+class Endless(Counter):
+    """Trains until its ranks are ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.training, self.aborted, self.over = (threading.Event() for _ in range(3))
+
+    def train(self, batch: TrainBatch) -> list[dict[str, float]]:
+        self.training.set()
+        self.aborted.wait(60)
+        self.over.set()
+        raise TrainerError("rank 0 of 1 died")
+
+    def abort(self) -> None:
+        self.aborted.set()
 
 
 def trajectory(
@@ -137,3 +156,28 @@ def test_rows_too_old_are_counted_in_the_rounds_staleness(
     world.buffer.append(3, "incumbent", late)
     staleness = world.train(3)["staleness"]
     assert staleness == {"histogram": {"0": 3}, "max": 0, "dropped": 1}
+
+
+def test_a_training_beside_a_phase_that_fails_is_over_before_the_failure_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    world.group = endless = Endless()
+    world.learner._group = endless  # type: ignore[assignment]
+    world.buffer.append(0, "incumbent", [trajectory(0, i) for i in range(4)])
+
+    async def evolve() -> None:
+        while not endless.training.is_set():
+            await asyncio.sleep(0.01)
+        raise OSError("the disk is full")
+
+    async def both() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(world.learner.train(0, 0))
+            group.create_task(evolve())
+
+    with pytest.raises(ExceptionGroup) as caught:
+        asyncio.run(both())
+    assert [str(e) for e in caught.value.exceptions] == ["the disk is full"]
+    assert endless.over.is_set()
+    assert world.learner._group is None
