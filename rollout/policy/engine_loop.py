@@ -51,8 +51,8 @@ class EngineLoop(Generic[In, Out]):
     """Runs batches of requests on a `StepEngine` in one thread.
 
     A ValueError or EngineAsleep from `add` refuses that batch, an EngineError or ValueError from a
-    control job is its caller's. Any other exception ends the loop, is raised from every open future, and every
-    later `submit` raises EngineError.
+    control job is its caller's. Any other exception ends the loop, is raised from every open
+    future, and every later `submit` raises EngineError.
     """
 
     def __init__(
