@@ -15,6 +15,7 @@ import hashlib
 import io
 import json
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ from rollout.spec import EpisodeSpec
 from rollout.trajectory import Cost, Outcome, Segment, Trajectory
 from trainer.batch import TrainBatch
 from trainer.checkpoint import seal, staging, verify
+from trainer.errors import TrainerError
 
 TOKENS = 8  # of an episode, half of them sampled
 
@@ -87,12 +89,14 @@ class TimedTrainer:
 
     def __init__(self, train_s: float) -> None:
         self.train_s, self.weights = train_s, "base"
+        self._aborted = threading.Event()
 
     def behaviour_logprobs(self, batch: TrainBatch) -> np.ndarray:
         return batch.behaviour
 
     def train(self, batch: TrainBatch) -> list[dict[str, float]]:
-        time.sleep(self.train_s)
+        if self._aborted.wait(self.train_s):
+            raise TrainerError("the training was abandoned")
         seen = hashlib.sha256(self.weights.encode())
         for array in (batch.token_ids, batch.behaviour, batch.advantage, batch.offsets):
             seen.update(array.tobytes())
@@ -115,6 +119,9 @@ class TimedTrainer:
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         return _score(self.weights, sequences)
+
+    def abort(self) -> None:
+        self._aborted.set()
 
     def shutdown(self) -> None: ...
 

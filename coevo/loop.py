@@ -12,8 +12,6 @@ import asyncio
 import logging
 import shutil
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coevo import events, logs
@@ -25,23 +23,9 @@ from coevo.evolving import Evolver
 from coevo.integrity import seal, write_summed
 from coevo.live import LiveTable
 from coevo.metrics import MetricsLog, TensorBoard
-from coevo.records import (
-    BufferStats,
-    EvolutionRecord,
-    EvolveResult,
-    Measured,
-    RepeatResult,
-    RolloutRecord,
-    RoundRecord,
-    SplitResult,
-    Staleness,
-    Summary,
-    Tokens,
-    TrainRecord,
-    VariantRecord,
-    Wall,
-)
+from coevo.records import RoundRecord, Summary
 from coevo.rollouts import Serving, TaskSource, rollout_record, routed_specs, tokens_of
+from coevo.round_records import evolve_result, round_record, run_summary
 from coevo.rundir import RunDir
 from coevo.schedule import LEAD, Rounds
 from coevo.sealed import SealedReads
@@ -123,7 +107,7 @@ class Loop:
                 sinks.close()
                 self.learner.close()
                 await self.evolver.close()
-        summary = self._summary(rounds, last)
+        summary = run_summary(self.config, rounds, last)
         write_json(self.run.path / "summary.json", summary.to_json())
         return summary
 
@@ -136,7 +120,6 @@ class Loop:
         """One round, each phase once."""
         serving, version = self.serving, self.version
         played = await self._rounds.play(number)
-        measured, rolled = played.measured, played.rolled
         evolved, trained = played.evolved, played.trained
         self.state = EvolutionState.from_json(evolved["state"], self.store.get)
         self._point(number, serving.main, evolved["summary"])
@@ -148,41 +131,7 @@ class Loop:
                 self.learner.check_probe, trained["probe"], trained["probe_logprobs"],
             )  # fmt: skip
         stats = self.buffer.stats(number, version)
-        record = RoundRecord(
-            round=number,
-            mode=self.config.mode,
-            harness_id=serving.main,
-            policy_version=version,
-            evolve=EvolveResult(**rolled["evolve"]),
-            rollout=RolloutRecord(**rolled["rollout"]),
-            tokens=Tokens(
-                prompt=rolled["tokens"][0] + evolved["tokens"][0] + measured["tokens"][0],
-                sampled=rolled["tokens"][1] + evolved["tokens"][1] + measured["tokens"][1],
-            ),
-            measured_tokens=_tokens(measured),
-            staleness=Staleness(**trained["staleness"]),
-            harness_mix=dict(stats.harness_mix),
-            variants={name: VariantRecord(**item) for name, item in rolled["variants"].items()},
-            buffer=BufferStats(
-                rounds=stats.rounds,
-                trajectories=stats.trajectories,
-                segments=stats.segments,
-                bytes=stats.bytes,
-            ),
-            evolution=EvolutionRecord(**evolved["summary"]),
-            train=TrainRecord(**trained["metrics"], probe_max_abs=published.get("probe_max_abs"))
-            if trained["metrics"]
-            else None,
-            wall=Wall(
-                rollout=rolled["wall"],
-                evolve=evolved["wall"],
-                train=trained["wall"],
-                publish=published["wall"],
-                heldout=measured["wall"],
-                total=played.wall + published["wall"],
-            ),
-            **{split: SplitResult(**value) for split, value in measured["splits"].items()},
-        )
+        record = round_record(self.config, number, serving, version, played, published, stats)
         write_summed(
             self.run.path / "state.json",
             {
@@ -298,14 +247,8 @@ class Loop:
         path = self.run.traces(number, "incumbent")
         write_traces(path, results)
         instructions = {task.id: task.view.instruction for task in tasks}
-        scored = [t for t in trajectories if t.scored]
         return {
-            "evolve": {
-                "n": len(scored),
-                "success": _mean([t.success for t in scored]),
-                "reward": _mean([t.reward for t in scored]),
-                "repeats": _repeats(scored),
-            },
+            "evolve": evolve_result([t for t in trajectories if t.scored]).model_dump(mode="json"),
             "tokens": tokens_of(trajectories),
             "rollout": rollout_record(trajectories, finished).model_dump(mode="json"),
             "variants": {
@@ -341,48 +284,6 @@ class Loop:
             versions = sorted(p for p in (self.run.path / part).glob("*") if p.name.isdigit())
             for old in versions[: len(versions) - (keep or len(versions))]:
                 shutil.rmtree(old)
-
-    def _summary(self, rounds: Sequence[RoundRecord], last: dict[str, Any]) -> Summary:
-        first = rounds[0]
-        return Summary(
-            name=self.config.name,
-            arm=self.config.mode,
-            mode=self.config.mode,
-            seed=self.config.seed,
-            rounds=len(rounds),
-            initial=Measured(heldout=first.heldout, valid_seen=first.valid_seen, ood=first.ood),
-            final=Measured(**{k: SplitResult(**v) for k, v in last["splits"].items()}),
-            wall_s=sum(r.wall.total for r in rounds) + last["wall"],
-            tokens=Tokens(
-                prompt=sum(r.tokens.prompt for r in rounds) + last["tokens"][0],
-                sampled=sum(r.tokens.sampled for r in rounds) + last["tokens"][1],
-            ),
-            measured_tokens=_sum(
-                [*(r.measured_tokens for r in rounds if r.measured_tokens), _tokens(last)]
-            ),
-        )
-
-
-def _tokens(phase: Mapping[str, Any]) -> Tokens:
-    prompt, sampled = phase["tokens"]
-    return Tokens(prompt=prompt, sampled=sampled)
-
-
-def _sum(tokens: Sequence[Tokens]) -> Tokens:
-    return Tokens(prompt=sum(t.prompt for t in tokens), sampled=sum(t.sampled for t in tokens))
-
-
-def _repeats(scored: Sequence[Trajectory]) -> dict[str, Any] | None:
-    counts: Counter[tuple[str, bool]] = Counter((t.task_id, t.success) for t in scored)
-    found = RepeatResult.of(
-        (counts[task, True] + counts[task, False], counts[task, True])
-        for task in sorted({t.task_id for t in scored})
-    )
-    return found.model_dump(mode="json") if found else None
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 def _ref(run: RunDir, result: EpisodeResult, path: Any) -> str:
