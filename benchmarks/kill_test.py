@@ -64,6 +64,9 @@ VOLATILE = ("wall", "tokens_per_s", "mfu", "wall_s", "length_bias")
 STAGES = {"measure": 0, "rollout": 1, "evolve": 2, "train": 2, "publish": 3}
 """Phases of a round in their order."""
 
+NEXT = 3
+"""A kill comes in one of as many phases ahead, so that a run gets many before it ends."""
+
 POLL_S = 0.1
 
 KNOWN_ENDS = (0, 75, -signal.SIGKILL)
@@ -358,12 +361,12 @@ class Test:
         return len([r for r in self.log.of("kill") if r["run"] == number])
 
     def strike(self, number: int, attempt: Attempt, held: list[bytes]) -> None:
-        """One kill at a random time of a random phase that is still to come, or of the start."""
+        """One kill at a random time of a random one of the next phases, or of the start."""
         dice = random.Random(f"{self.seed}/{number}/{self.done(number)}")
         order = list(self.reference.phases)
         keys = attempt.keys()
         ahead = [key for key in order if key not in keys]
-        choices = [*(["start"] if attempt.ready is None else []), *ahead]
+        choices = [*(["start"] if attempt.ready is None else []), *ahead[:NEXT]]
         phase = dice.choice(choices or order[-1:])
         took = self.reference.start_s if phase == "start" else self.reference.phases[phase]
         delay = dice.uniform(0, took)
@@ -451,7 +454,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dir", type=Path, required=True, help="of the runs; kept")
     parser.add_argument("--log", type=Path, required=True, help="JSON lines; appended to")
-    parser.add_argument("--kills-per-run", type=int, default=4)
+    parser.add_argument("--kills-per-run", type=int, default=12)
     parser.add_argument("--limit", type=float, default=3600.0, help="seconds a driver may take")
     parser.add_argument(
         "--config", type=Path, default=QUICKSTART, help="default: a small quickstart"
