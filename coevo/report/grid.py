@@ -145,6 +145,8 @@ def read_journal(run: Run) -> JournalData:
     try:
         for entry in read_entries(path)[0]:
             number, _, phase = entry.key.partition("/")
+            if not number.isdecimal():  # a repeat of best_of_n
+                continue
             if phase == "rollout":
                 found[int(number)] = [decode(Episode, e) for e in _list(path, entry.result)]
             if int(number) > after:

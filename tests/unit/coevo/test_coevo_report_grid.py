@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import gzip
 import json
@@ -18,6 +19,7 @@ from coevo.report.data import payload, read_run_data
 from coevo.report.grid import STATES, Cell, evolve_grid, measured_grid, states
 from coevo.report.traces import MAX_TEXT, of_cell, pack, shorten, wanted
 from coevo.runs import load_run
+from harness.evolve.journal import Journal
 from harness.evolve.records import Episode
 
 
@@ -157,6 +159,23 @@ def test_a_damaged_journal_and_verdicts_are_named_and_the_rest_is_shown(path):
     assert any("journal.jsonl line 1" in problem for problem in data["problems"])
     assert any("0001/verdicts.json" in problem for problem in data["problems"])
     assert [r["round"] for r in run["lineage"]["rounds"]] == [0, 1, 2]
+
+
+def test_repeats_of_best_of_n_belong_to_no_round(tmp_path):
+    run = make_run(tmp_path, "frozen", seed=0)
+    (run / "journal.jsonl").unlink(missing_ok=True)
+    journal = Journal(run / "journal.jsonl")
+
+    async def phases():
+        for key in ("0/measure", "repeat/1"):
+            await journal.once(key, {}, one)
+
+    async def one():
+        return {}
+
+    asyncio.run(phases())
+    data = payload(compare([load_run(run)]), "t")
+    assert data["problems"] == []
 
 
 def test_each_candidate_comes_with_diff_prediction_verdict_and_numbers(path):
