@@ -21,10 +21,11 @@ from coevo.cluster import ClusterConfig
 from coevo.colocation import RANK_GPU, ColocationError, SharedGPUs
 from coevo.config import RunConfig
 from coevo.placement import ENGINE_CPUS, WORKER_CPUS, booked_cpus, booked_gpus, engine_cpus
+from coevo.schedule import together
 from coevo.stop import STOP
 from harness.evolve.llm.errors import LLMSetupError
 from rollout.policy.api import APIEngine
-from rollout.policy.replicas import ReplicaSet, start_replicas
+from rollout.policy.replicas import ReplicaSet, begin_replicas
 from rollout.policy.vllm import VLLMEngine
 from rollout.policy.weights import checkpoint_files, fingerprint_files
 from rollout.pool import RolloutPool
@@ -72,16 +73,17 @@ class Stack:
         if booked_gpus(config)[0] and config.colocated:
             gpus = _shared(config)
         engine = await _engine(config, model, gpus)
+        pool = RolloutPool(
+            config.environment,
+            config.rollout,
+            str(model) if model else None,
+            engine,
+            num_cpus=WORKER_CPUS,
+        )
         try:
-            pool = RolloutPool(
-                config.environment,
-                config.rollout,
-                str(model) if model else None,
-                engine,
-                num_cpus=WORKER_CPUS,
-            )
-            level = await pool.start()
+            _, level = await together(engine.ready(), pool.start())
         except BaseException:
+            await pool.close()
             await engine.shutdown()
             raise
         base = fingerprint_files(checkpoint_files(model)) if model else ""
@@ -155,6 +157,7 @@ def _shared(config: RunConfig) -> SharedGPUs:
 async def _engine(
     config: RunConfig, model: Path | None, gpus: SharedGPUs | None
 ) -> VLLMEngine | ReplicaSet | APIEngine:
+    """Begun; `ready` loads it."""
     policy, rollout = config.policy, config.rollout
     if policy.api is not None:
         try:
@@ -171,10 +174,10 @@ async def _engine(
             places = gpus.engines(replicas, policy.engine.tensor_parallel)
         except ColocationError as error:
             raise StackError(str(error)) from error
-        return await start_replicas(settings, replicas, places, num_cpus=ENGINE_CPUS)
+        return begin_replicas(settings, replicas, places, num_cpus=ENGINE_CPUS)
     if replicas == 1:
-        return await VLLMEngine.start(settings, num_cpus=ENGINE_CPUS)
-    return await start_replicas(settings, replicas, num_cpus=ENGINE_CPUS)
+        return VLLMEngine.begin(settings, num_cpus=ENGINE_CPUS)
+    return begin_replicas(settings, replicas, num_cpus=ENGINE_CPUS)
 
 
 def init_ray(config: RunConfig) -> None:

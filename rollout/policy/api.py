@@ -132,8 +132,12 @@ class APIEngine:
         options: dict[str, Any] = {"num_cpus": 0, "max_concurrency": 1000, "max_restarts": 0}
         actor: Any = ray.remote(APIActor).options(**(options | ray_options))
         engine = cls(actor.remote(config, config.key(env)), config)
-        await engine.spent()
+        await engine.ready()
         return engine
+
+    async def ready(self) -> None:
+        """The actor runs."""
+        await self.spent()
 
     async def chat(self, request: ChatRequest) -> ModelReply:
         """Raises ContextOverflow, and EngineError where the endpoint or the budget ends."""

@@ -64,6 +64,10 @@ class Sample:
 class PolicyEngine(Protocol):
     """One served model. Batches keep their order: the i-th sample answers the i-th request."""
 
+    async def ready(self) -> None:
+        """Load the model; nothing else is asked before. Raises EngineError."""
+        ...
+
     async def generate(self, requests: Sequence[Request]) -> list[Sample]: ...
 
     async def update(self, weights: str | Broadcast, version: int, fingerprint: str) -> None:

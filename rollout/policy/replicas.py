@@ -50,6 +50,16 @@ class ReplicaSet:
         self._home: OrderedDict[str, int] = OrderedDict()
         self._dead: dict[int, str] = {}
 
+    async def ready(self) -> None:
+        """Load all at once. Raises the first error; no engine is left running then."""
+        found = await asyncio.gather(
+            *(engine.ready() for engine in self._replicas), return_exceptions=True
+        )
+        errors = [error for error in found if isinstance(error, BaseException)]
+        if errors:
+            await self.shutdown()
+            raise errors[0]
+
     async def generate(self, requests: Sequence[Request]) -> list[Sample]:
         shares: dict[int, list[int]] = {}
         try:
@@ -162,31 +172,34 @@ class ReplicaSet:
         return home
 
 
+def begin_replicas(
+    config: VLLMEngineConfig,
+    count: int,
+    places: Sequence[EnginePlace] = (),
+    **ray_options: Any,
+) -> ReplicaSet:
+    """`count` vLLM engines, each in its place where they are given, for `ReplicaSet.ready` to load."""
+    engines = [
+        VLLMEngine.begin(
+            config.model_copy(update={"seed": config.seed + i, "bundles": place.bundles}),
+            number=i,
+            **{**ray_options, **place.ray_options},
+        )
+        for i, place in enumerate(places or [EnginePlace()] * count)
+    ]
+    return ReplicaSet(engines, TOLERANCE[config.dtype])
+
+
 async def start_replicas(
     config: VLLMEngineConfig,
     count: int,
     places: Sequence[EnginePlace] = (),
     **ray_options: Any,
 ) -> ReplicaSet:
-    """`count` vLLM engines, started at once, each in its place where they are given. Where one does
-    not start, none is left running."""
-    engines = await asyncio.gather(
-        *(
-            VLLMEngine.start(
-                config.model_copy(update={"seed": config.seed + i, "bundles": place.bundles}),
-                number=i,
-                **{**ray_options, **place.ray_options},
-            )
-            for i, place in enumerate(places or [EnginePlace()] * count)
-        ),
-        return_exceptions=True,
-    )
-    started = [engine for engine in engines if isinstance(engine, VLLMEngine)]
-    errors = [error for error in engines if isinstance(error, BaseException)]
-    if errors:
-        await asyncio.gather(*(engine.shutdown() for engine in started))
-        raise errors[0]
-    return ReplicaSet(started, TOLERANCE[config.dtype])
+    """`begin_replicas` and `ReplicaSet.ready` at once."""
+    engines = begin_replicas(config, count, places, **ray_options)
+    await engines.ready()
+    return engines
 
 
 def _distance(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> float:

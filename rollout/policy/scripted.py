@@ -38,6 +38,8 @@ class ScriptedEngine:
         self.asleep = False
         self.calls: list[tuple[Request, ...]] = []
 
+    async def ready(self) -> None: ...
+
     async def generate(self, requests: Sequence[Request]) -> list[Sample]:
         self.calls.append(tuple(requests))
         if len(self.calls) - 1 in self._fail_at:

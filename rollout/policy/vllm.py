@@ -146,13 +146,13 @@ class VLLMEngine:
         self._number = number
 
     @classmethod
-    async def start(
-        cls, config: VLLMEngineConfig, *, version: int = 0, number: int = 0, **ray_options: Any
-    ) -> VLLMEngine:
-        """Start an actor (Ray must be initialised) that serves `config.model` as `version`.
+    def begin(cls, config: VLLMEngineConfig, *, number: int = 0, **ray_options: Any) -> VLLMEngine:
+        """An actor (Ray must be initialised) whose engine `ready` loads: until then it can be handed
+        on, not asked.
 
-        number: of the replica, in logs. ray_options: passed on to the actor (name, scheduling_strategy, …). The actor is never
-        restarted by Ray, because a restarted one would serve the first weights again.
+        number: of the replica, in logs. ray_options: passed on to the actor (name,
+        scheduling_strategy, …). The actor is never restarted by Ray, because a restarted one would
+        serve the first weights again.
         """
         options: dict[str, Any] = {
             "num_cpus": config.threads,
@@ -162,13 +162,26 @@ class VLLMEngine:
             "runtime_env": {"env_vars": config.env()},
         }
         actor: Any = ray.remote(VLLMActor).options(**(options | ray_options)).remote(config)
-        engine = cls(actor, config, number)
+        return cls(actor, config, number)
+
+    async def ready(self, version: int = 0) -> None:
+        """Load `config.model` and serve it as `version`. Raises EngineError; the actor is gone then."""
         try:
-            await engine._call(actor.start.remote(version), config.start_timeout_s, "start")
-        except EngineError:
-            ray.kill(actor)
+            await self._call(
+                self._actor.start.remote(version), self._config.start_timeout_s, "start"
+            )
+        except BaseException:
+            ray.kill(self._actor)
             raise
-        await engine._say("serves %s as version %d", config.model, version)
+        await self._say("serves %s as version %d", self._config.model, version)
+
+    @classmethod
+    async def start(
+        cls, config: VLLMEngineConfig, *, version: int = 0, number: int = 0, **ray_options: Any
+    ) -> VLLMEngine:
+        """`begin` and `ready` at once."""
+        engine = cls.begin(config, number=number, **ray_options)
+        await engine.ready(version)
         return engine
 
     @property
