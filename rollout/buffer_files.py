@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -350,8 +351,7 @@ def write_part(
         fsync(directory.parent.parent)
     segments = [s for t in trajectories for s in t.segments]
     tensors: dict[str, list[np.ndarray]] = {
-        name: [np.ascontiguousarray(getattr(s, name), dtype=TOKEN_DTYPES[name]) for s in segments]
-        or [np.zeros(0, TOKEN_DTYPES[name])]
+        name: [getattr(s, name) for s in segments] or [np.zeros(0, TOKEN_DTYPES[name])]
         for name in ("token_ids", "loss_mask", "logprobs", "versions")
     }
     rows = np.repeat(np.arange(len(trajectories)), [len(t.segments) for t in trajectories])
@@ -359,10 +359,12 @@ def write_part(
     tensors["offsets"] = [offsets]
     tensors["trajectory"] = [rows]
     tensors["temperatures"] = [np.array([s.temperature for s in segments], dtype=np.float64)]
-    # On its way to the disk while the records are made; all is synced at once in the end.
-    described = write_tensors(beside / TOKENS, tensors)
-    table = to_table(trajectories)
-    pq.write_table(table, beside / RECORDS)
+    described = write_tensors(beside / TOKENS, tensors, TOKEN_DTYPES)
+    with ThreadPoolExecutor(1) as pool:  # the disk takes them while the records are made
+        synced = pool.submit(fsync, beside / TOKENS)
+        table = to_table(trajectories)
+        pq.write_table(table, beside / RECORDS)
+        synced.result()
     manifest = {
         "schema": SCHEMA,
         "round": round,

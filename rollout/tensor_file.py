@@ -14,6 +14,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,28 +27,32 @@ DTYPES: Mapping[str, type] = {
 
 _NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 CHUNK = 2 << 20
-IOV_MAX = 1024
-"""Pieces that Linux writes in one call."""
 
 
 class TensorFileError(ValueError):
     """A file that is no tensor file, is cut short, or whose checksum differs."""
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Sequence[np.ndarray]]) -> dict[str, Any]:
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, Sequence[np.ndarray]],
+    dtypes: Mapping[str, type] | None = None,
+) -> dict[str, Any]:
     """Write one-dimensional tensors, each the concatenation of its pieces.
 
     The file is on its way to the disk then, the caller syncs it. Returns its crc32 and bytes.
-    Pieces of a tensor are contiguous and have one dtype of DTYPES.
+    dtypes: of DTYPES, what pieces are cast to; without one, that of the first piece counts.
     """
-    order = sorted(tensors, key=lambda name: list(_NAMES).index(tensors[name][0].dtype))
+    kinds = {n: np.dtype((dtypes or {}).get(n, p[0].dtype)) for n, p in tensors.items()}
+    order = sorted(tensors, key=lambda name: list(_NAMES).index(kinds[name]))
     header: dict[str, Any] = {}
     end = 0
     for name in order:
         count = sum(map(len, tensors[name]))
-        begin, end = end, end + count * tensors[name][0].dtype.itemsize
-        dtype = _NAMES[tensors[name][0].dtype]
-        header[name] = {"dtype": dtype, "shape": [count], "data_offsets": [begin, end]}
+        begin, end = end, end + count * kinds[name].itemsize
+        header[name] = {
+            "dtype": _NAMES[kinds[name]], "shape": [count], "data_offsets": [begin, end],
+        }  # fmt: skip
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     start = np.frombuffer(struct.pack("<Q", len(text)) + text, np.uint8)
@@ -56,11 +61,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Sequence[np.ndarray]]) -> di
     # Each chunk is on its way to the disk while the next is summed: little is left to sync.
     with path.open("wb", buffering=0) as file, _Line() as writing:
         handle = file.fileno()
-        for chunk in _chunks([[start], *(tensors[name] for name in order)]):
+        whole = (_joined(tensors[name], kinds[name]) for name in order)
+        for chunk in _chunks(chain([start], whole)):
             writing.put(_write, handle, chunk, size)
-            for piece in chunk:
-                crc = zlib.crc32(piece, crc)
-                size += piece.nbytes
+            crc = zlib.crc32(chunk, crc)
+            size += len(chunk)
         writing.finish()
     return {"crc32": crc, "bytes": size}
 
@@ -133,33 +138,28 @@ def checksum(path: Path) -> tuple[int, int]:
     return crc, size
 
 
-def _chunks(tensors: Iterable[Sequence[np.ndarray]]) -> Iterator[list[memoryview]]:
-    """The pieces in their order, about CHUNK bytes and at most IOV_MAX of them at a time."""
-    held: list[memoryview] = []
-    size = 0
-    for pieces in tensors:
-        for piece in pieces:
-            if not piece.nbytes:
-                continue
-            held.append(piece.data)
-            size += piece.nbytes
-            if size >= CHUNK or len(held) == IOV_MAX:
-                yield held
-                held, size = [], 0
-    if held:
-        yield held
+def _joined(pieces: Sequence[np.ndarray], dtype: np.dtype[Any]) -> np.ndarray:
+    """One array of the pieces: thousands of short ones cost more to sum and to write than to join."""
+    if len(pieces) == 1 and pieces[0].dtype == dtype:
+        return np.ascontiguousarray(pieces[0])
+    return np.concatenate(pieces, dtype=dtype, casting="same_kind")
 
 
-def _write(handle: int, pieces: Sequence[memoryview], begin: int) -> None:
-    """Pieces as they lie in memory, at `begin` bytes into the file, and on to the disk."""
-    size = sum(piece.nbytes for piece in pieces)
-    done = os.pwritev(handle, pieces, begin)
-    if done < size:  # a full disk says so at the next call
-        rest = b"".join(piece.tobytes() for piece in pieces)
-        while done < size:
-            done += os.pwrite(handle, rest[done:], begin + done)
+def _chunks(arrays: Iterable[np.ndarray]) -> Iterator[memoryview]:
+    """Their bytes in order, at most CHUNK at a time."""
+    for array in arrays:
+        content = _bytes(array)
+        for begin in range(0, len(content), CHUNK):
+            yield content[begin : begin + CHUNK]
+
+
+def _write(handle: int, content: memoryview, begin: int) -> None:
+    """To `begin` bytes into the file, and on to the disk."""
+    done = 0
+    while done < len(content):  # a full disk says so at the next call
+        done += os.pwrite(handle, content[done:], begin + done)
     # Linux begins to write dirty pages that are not needed, and does not wait for them.
-    os.posix_fadvise(handle, begin, size, os.POSIX_FADV_DONTNEED)
+    os.posix_fadvise(handle, begin, done, os.POSIX_FADV_DONTNEED)
 
 
 def _bytes(array: np.ndarray) -> memoryview:
