@@ -18,8 +18,12 @@ const s = (tag, attributes, ...children) =>
   fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
 const known = (value) => value !== null && value !== undefined;
-const pct = (value, digits = 1) => (known(value) ? `${(100 * value).toFixed(digits)}%` : "–");
-const points = (value) => `${value < 0 ? "−" : "+"}${Math.abs(100 * value).toFixed(1)}`;
+// As Python formats: the terminal and the page print the same digits, also of a tie (12.25).
+const fixed = (value, digits) => new Intl.NumberFormat("en-US", {
+  minimumFractionDigits: digits, maximumFractionDigits: digits, useGrouping: false, roundingMode: "halfEven" }).format(value);
+const percentage = (value) => fixed(100 * value, 1);
+const pct = (value, digits = 1) => (known(value) ? `${fixed(100 * value, digits)}%` : "–");
+const points = (value) => `${value < 0 ? "−" : "+"}${percentage(Math.abs(value))}`;
 const number = (value, digits = 3) => {
   if (!known(value)) return "–";
   if (value === 0) return "0";
@@ -33,7 +37,7 @@ const number = (value, digits = 3) => {
 const seconds = (value) =>
   value >= 5400 ? `${(value / 3600).toFixed(1)} h` : value >= 90 ? `${(value / 60).toFixed(1)} min` : `${value.toFixed(1)} s`;
 const interval = (result) =>
-  result && known(result.success) ? `${pct(result.success)} [${(100 * result.lo).toFixed(1)}, ${(100 * result.hi).toFixed(1)}]` : "–";
+  result && known(result.success) ? `${pct(result.success)} [${percentage(result.lo)}, ${percentage(result.hi)}]` : "–";
 
 // Arms differ by colour, dash and marker, so that none of the three is needed alone.
 const DASHES = ["6 4", "none", "2 3", "none", "8 3 2 3", "none", "5 2", "3 2"];

@@ -15,7 +15,7 @@ function draw(name, paired) {
   const x = (v) => 75 + (v / reach) * 70;
   const bounds = !known(paired.lo) ? "" : known(paired.hi) ? ` [${points(paired.lo)}, ${points(paired.hi)}]` : ` (≥ ${points(paired.lo)})`;
   const rates = known(paired.incumbent) ? `, ${pct(paired.incumbent)} → ${pct(paired.candidate)}` : "";
-  const cost = known(paired.cost) ? `, tokens ${paired.cost < 0 ? "−" : "+"}${Math.abs(100 * paired.cost).toFixed(0)}%` : "";
+  const cost = known(paired.cost) ? `, tokens ${paired.cost < 0 ? "−" : "+"}${fixed(Math.abs(100 * paired.cost), 0)}%` : "";
   const lost = paired.lost ? `, ${paired.lost} of ${paired.asked} pairs lost` : "";
   return h("div", { class: "draw" }, h("span", {}, name),
     s("svg", { viewBox: "0 0 150 14", width: 84, "aria-hidden": "true" },

@@ -9,7 +9,7 @@ function cards() {
     return h("div", { class: "card", style: `--c:${armColour(arm.slot)}` },
       h("h3", {}, arm.label, arm.finished ? "" : " (unfinished)"),
       h("p", { class: "big" }, last ? pct(last.success) : "–"),
-      h("p", { class: "small" }, last ? `${last.successes} of ${last.n} · 95%: ${(100 * last.lo).toFixed(1)}–${(100 * last.hi).toFixed(1)}` : "not evaluated"),
+      h("p", { class: "small" }, last ? `${last.successes} of ${last.n} · 95%: ${percentage(last.lo)}–${percentage(last.hi)}` : "not evaluated"),
       h("p", { class: "small" }, arm.initial && arm.gain ? `started at ${pct(arm.initial.success)}` : last ? "one evaluation" : ""),
       pair ? conclusion(pair, reference.label.toLowerCase())
         : arms.length > 1 && h("span", { class: "badge flat" }, "reference"));
@@ -128,7 +128,7 @@ function cost() {
   const base = byKey[data.baseline];
   const amount = (arm, name, format) => {
     const [value, over] = [arm.budget[name], arm.over[name]];
-    const share = arm !== base && known(over) && Math.abs(over) >= 0.005 ? ` (${over < 0 ? "−" : "+"}${Math.abs(100 * over).toFixed(0)}%)` : "";
+    const share = arm !== base && known(over) && Math.abs(over) >= 0.005 ? ` (${over < 0 ? "−" : "+"}${fixed(Math.abs(100 * over), 0)}%)` : "";
     return known(value) ? `${format(value)}${share}` : "–";
   };
   const budgets = tableOf(["arm", "tasks", "episodes", "tokens to learn", "tokens to measure", "wall time", "GPU time", "tokens a point", "GPU time a point"],
