@@ -16,7 +16,9 @@ T = TypeVar("T")
 async def call(reference: Awaitable[T], timeout_s: float | None, engine: str, what: str) -> T:
     """Await a remote call. The engine's own EngineError and ValueError are raised as they are."""
     try:
-        return await asyncio.wait_for(result(reference), timeout_s)
+        # Not wait_for: up to Python 3.11 it may swallow a cancellation, such as Ctrl-C.
+        async with asyncio.timeout(timeout_s):
+            return await reference
     except TimeoutError as error:
         raise EngineError(
             f"{engine}: {what} gave no answer in {timeout_s:g} s; a start may wait for CPUs or "
@@ -33,8 +35,3 @@ async def call(reference: Awaitable[T], timeout_s: float | None, engine: str, wh
         ) from error
     except RayError as error:
         raise EngineError(f"{engine}: {what} failed: {error}") from error
-
-
-async def result(reference: Awaitable[T]) -> T:
-    """A Ray reference as a coroutine."""
-    return await reference

@@ -17,7 +17,7 @@ from rollout.policy.base import ContextOverflow, EngineError, Request, Sample, S
 from rollout.policy.broadcast import Broadcast
 from rollout.policy.config import VLLMEngineConfig
 from rollout.policy.engine_loop import EngineLoop
-from rollout.policy.remote import call, result
+from rollout.policy.remote import call
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -236,9 +236,8 @@ class VLLMEngine:
     async def shutdown(self) -> None:
         """Finish what is queued, release the engine, end the actor; a dead one is done already."""
         try:
-            await asyncio.wait_for(
-                result(self._actor.shutdown.remote()), self._config.call_timeout_s
-            )
+            async with asyncio.timeout(self._config.call_timeout_s):
+                await self._actor.shutdown.remote()
         except (RayActorError, TimeoutError):
             pass
         finally:

@@ -81,6 +81,8 @@ def test_a_finished_run_resumes_to_nothing_and_says_where_it_stands(tmp_path: Pa
 
 @pytest.mark.slow
 def test_ctrl_c_keeps_the_state_and_prints_how_to_go_on(tmp_path: Path) -> None:
+    # A shell's background job ignores the signal, and its children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     log = tmp_path / "log"
     run = tmp_path / "it"
     process = start("run", "configs/smoke.yaml", f"runs_dir={tmp_path}", "name=it", log=log)
