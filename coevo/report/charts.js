@@ -19,8 +19,9 @@ const s = (tag, attributes, ...children) =>
 
 const known = (value) => value !== null && value !== undefined;
 // As Python formats: the terminal and the page print the same digits, also of a tie (12.25).
-const fixed = (value, digits) => new Intl.NumberFormat("en-US", {
-  minimumFractionDigits: digits, maximumFractionDigits: digits, useGrouping: false, roundingMode: "halfEven" }).format(value);
+const formats = [0, 1].map((digits) => new Intl.NumberFormat("en-US", {
+  minimumFractionDigits: digits, maximumFractionDigits: digits, useGrouping: false, roundingMode: "halfEven" }));
+const fixed = (value, digits) => formats[digits].format(value);
 const percentage = (value) => fixed(100 * value, 1);
 const pct = (value, digits = 1) => (known(value) ? `${fixed(100 * value, digits)}%` : "–");
 const points = (value) => `${value < 0 ? "−" : "+"}${percentage(Math.abs(value))}`;
